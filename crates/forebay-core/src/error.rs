@@ -1,0 +1,302 @@
+//! One error type for the whole project.
+//!
+//! An [`Error`] says what kind of thing went wrong, during which operation, at which place, and what the user can do.
+//! [`ErrorKind`] alone decides what follows: whether a retry can help, the exit code of the command line, and the class of
+//! the Python exception. All three are read from one table, so the faces cannot disagree.
+//!
+//! Errors are made where the cause is known, carried up unchanged, and reported once, by whoever handles them. Messages
+//! never contain credentials: places are [`Location`](crate::Location)s, which keep none.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+/// Result with Forebay's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Whether trying the same thing again can help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Retry {
+    /// The answer will not change.
+    Never,
+    /// A passing fault: again after a short, jittered pause.
+    Backoff,
+    /// The other side asks for less: again after a longer pause, and with less in flight.
+    SlowDown,
+}
+
+macro_rules! error_kinds {
+    ($( $(#[$doc:meta])* $kind:ident: $name:literal, $retry:ident, $exit:literal, $python:literal; )*) => {
+        /// What kind of thing went wrong; decides retry, exit code and Python exception.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum ErrorKind {
+            $( $(#[$doc])* $kind, )*
+        }
+
+        impl ErrorKind {
+            /// Every kind, in table order.
+            pub const ALL: &'static [ErrorKind] = &[$( ErrorKind::$kind, )*];
+
+            /// Short name in words, as the first thing an error message says.
+            pub const fn name(self) -> &'static str {
+                match self { $( Self::$kind => $name, )* }
+            }
+
+            /// Whether a retry can help.
+            pub const fn retry(self) -> Retry {
+                match self { $( Self::$kind => Retry::$retry, )* }
+            }
+
+            /// Exit code of the command line: 1 for "no", 2 for an error.
+            pub const fn exit_code(self) -> u8 {
+                match self { $( Self::$kind => $exit, )* }
+            }
+
+            /// Name of the Python exception class in the `forebay` package.
+            pub const fn python_class(self) -> &'static str {
+                match self { $( Self::$kind => $python, )* }
+            }
+        }
+    };
+}
+
+error_kinds! {
+    /// The object, file, bucket or directory does not exist.
+    NotFound: "not found", Never, 2, "NotFoundError";
+    /// It exists already and must not be replaced.
+    AlreadyExists: "already exists", Never, 1, "AlreadyExistsError";
+    /// A stated condition (version, conditional write) does not hold, or the object changed while it was read.
+    Precondition: "precondition failed", Never, 1, "PreconditionError";
+    /// The caller is known but may not do this.
+    PermissionDenied: "permission denied", Never, 2, "PermissionDeniedError";
+    /// Credentials are missing, wrong or expired.
+    Unauthenticated: "not authenticated", Never, 2, "AuthenticationError";
+    /// An argument, URL, name or setting is wrong.
+    InvalidInput: "invalid input", Never, 2, "InvalidInputError";
+    /// Bytes are not what they were when they were written, or do not follow their format.
+    Corrupt: "corrupt data", Never, 2, "CorruptDataError";
+    /// The required data path or feature is not available here.
+    Unsupported: "not supported", Never, 2, "UnsupportedError";
+    /// No room left on the device, or a quota is used up.
+    OutOfSpace: "out of space", Never, 2, "OutOfSpaceError";
+    /// The file system or store does not take writes.
+    ReadOnly: "read-only", Never, 2, "ReadOnlyError";
+    /// A named limit would be exceeded.
+    LimitExceeded: "limit exceeded", Never, 2, "LimitExceededError";
+    /// No answer within the time allowed.
+    Timeout: "timed out", Backoff, 2, "StoreTimeoutError";
+    /// The other side is there but failed, or the connection broke.
+    Unavailable: "unavailable", Backoff, 2, "UnavailableError";
+    /// The other side asks for fewer requests.
+    Throttled: "throttled", SlowDown, 2, "ThrottledError";
+    /// The work was stopped by the caller or by Ctrl-C.
+    Cancelled: "cancelled", Never, 2, "CancelledError";
+    /// The operating system reported an input/output error.
+    Io: "i/o error", Never, 2, "ForebayIOError";
+    /// A fault in Forebay itself; please report it.
+    Internal: "internal error", Never, 2, "InternalError";
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What went wrong, while doing what, where, and what to do about it.
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    op: &'static str,
+    location: Option<String>,
+    message: String,
+    hint: Option<String>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` during `op` (a verb such as `read` or `rename`) with a lowercase message without full stop.
+    pub fn new(kind: ErrorKind, op: &'static str, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            op,
+            location: None,
+            message: message.into(),
+            hint: None,
+            source: None,
+        }))
+    }
+
+    /// From an operating system error during `op`; the kind follows from the error number.
+    pub fn from_io(op: &'static str, source: io::Error) -> Self {
+        let kind = kind_of_io(&source);
+        Self::new(kind, op, String::new()).with_source(source)
+    }
+
+    /// Name the place, when none is named yet: the innermost place is the most exact one.
+    pub fn at(mut self, location: impl fmt::Display) -> Self {
+        if self.0.location.is_none() {
+            self.0.location = Some(location.to_string());
+        }
+        self
+    }
+
+    /// Say what the user can do.
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// Keep the cause.
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The operation that failed.
+    pub fn op(&self) -> &'static str {
+        self.0.op
+    }
+
+    /// The place, where one is known.
+    pub fn location(&self) -> Option<&str> {
+        self.0.location.as_deref()
+    }
+
+    /// The message without kind, operation and place.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// What the user can do, where there is something.
+    pub fn hint(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+
+    /// Shorthand for `self.kind().retry()`.
+    pub fn retry(&self) -> Retry {
+        self.0.kind.retry()
+    }
+}
+
+/// `kind: op place: message: cause`, in one line, without the hint.
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.kind, self.0.op)?;
+        if let Some(location) = &self.0.location {
+            write!(f, " {location}")?;
+        }
+        if !self.0.message.is_empty() {
+            write!(f, ": {}", self.0.message)?;
+        }
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0
+            .source
+            .as_ref()
+            .map(|source| source.as_ref() as &(dyn StdError + 'static))
+    }
+}
+
+/// Where the operating system's error numbers belong.
+fn kind_of_io(error: &io::Error) -> ErrorKind {
+    use io::ErrorKind as Io;
+    match error.kind() {
+        Io::NotFound => ErrorKind::NotFound,
+        Io::AlreadyExists | Io::DirectoryNotEmpty => ErrorKind::AlreadyExists,
+        Io::PermissionDenied => ErrorKind::PermissionDenied,
+        Io::InvalidInput | Io::IsADirectory | Io::NotADirectory | Io::InvalidFilename => {
+            ErrorKind::InvalidInput
+        }
+        Io::InvalidData | Io::UnexpectedEof => ErrorKind::Corrupt,
+        Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => ErrorKind::OutOfSpace,
+        Io::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+        Io::TimedOut => ErrorKind::Timeout,
+        Io::ConnectionRefused
+        | Io::ConnectionReset
+        | Io::ConnectionAborted
+        | Io::NotConnected
+        | Io::BrokenPipe
+        | Io::HostUnreachable
+        | Io::NetworkUnreachable => ErrorKind::Unavailable,
+        Io::Unsupported => ErrorKind::Unsupported,
+        _ if error.raw_os_error() == Some(ELOOP) => ErrorKind::InvalidInput,
+        _ => ErrorKind::Io,
+    }
+}
+
+/// Too many symbolic links; the standard library has no stable kind for it.
+const ELOOP: i32 = 40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_row() {
+        for kind in ErrorKind::ALL {
+            assert!(matches!(kind.exit_code(), 1 | 2), "{kind:?}");
+            assert!(kind.python_class().ends_with("Error"), "{kind:?}");
+            assert_eq!(kind.name(), kind.name().to_lowercase());
+        }
+    }
+
+    #[test]
+    fn display_tells_kind_op_place_and_cause_once() {
+        let error = Error::from_io("open", io::Error::from_raw_os_error(2))
+            .at("/data/a")
+            .at("/data");
+        assert_eq!(
+            error.to_string(),
+            "not found: open /data/a: No such file or directory (os error 2)"
+        );
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(error.location(), Some("/data/a"));
+    }
+
+    #[test]
+    fn operating_system_errors_find_their_kind() {
+        for (errno, kind) in [
+            (13, ErrorKind::PermissionDenied),
+            (21, ErrorKind::InvalidInput),
+            (28, ErrorKind::OutOfSpace),
+            (122, ErrorKind::OutOfSpace),
+            (30, ErrorKind::ReadOnly),
+            (40, ErrorKind::InvalidInput),
+            (5, ErrorKind::Io),
+            (104, ErrorKind::Unavailable),
+        ] {
+            assert_eq!(
+                Error::from_io("x", io::Error::from_raw_os_error(errno)).kind(),
+                kind,
+                "errno {errno}"
+            );
+        }
+    }
+}
