@@ -1,0 +1,479 @@
+//! Reads and writes of any length and alignment, in bounded pieces, through the gate, accounted.
+//!
+//! [`Disk`] is what stores use. A request is cut into operations of at most [`OPERATION_BYTES`]; each of them asks the
+//! gate, goes to the engine, and lands in its own piece of the caller's buffer. On direct files, pieces that are not aligned (heads,
+//! tails, odd addresses) go through a small bounce pool of the disk's own and are copied; the ledger counts them.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_core::{DataPath, Error, ErrorKind, Ledger, Limits, PathPolicy, Result, Span, metric};
+use futures::stream::{StreamExt, TryStreamExt};
+
+use crate::buf::{AlignedBuf, Buf};
+use crate::engine::{Engine, EngineChoice, EngineKind, EngineReport, ReadDone, open_engine};
+use crate::file::{Access, Direct, File, OpenHow};
+use crate::gate::{Class, Gate};
+use crate::map::Pages;
+use crate::names::{DirEntry, FileStat, NameDone, NameOp};
+use crate::pool::{BufPool, PinHook, PoolConfig};
+
+/// Bytes of one operation handed to the engine, which cuts it into requests: large enough that waking threads costs nothing, small enough
+/// for the gate to tell classes apart.
+pub const OPERATION_BYTES: u64 = 8 << 20;
+
+/// Memory for pieces that must be copied because they are not aligned. Separate from the pool that callers lease from: they may hold all of
+/// that while they wait for a bounce buffer.
+const BOUNCE_POOL_BYTES: u64 = 16 << 20;
+
+/// Size of one bounced piece.
+const BOUNCE_PIECE_BYTES: u64 = 1 << 20;
+
+/// How a disk is opened.
+#[derive(Debug, Clone, Default)]
+pub struct DiskConfig {
+    /// Bounds.
+    pub limits: Limits,
+    /// Which engine.
+    pub engine: EngineChoice,
+    /// Which pages for the buffer pool.
+    pub pages: Pages,
+    /// Pins the buffer pool for a device.
+    pub pin: Option<Arc<dyn PinHook>>,
+    /// Classes of service.
+    pub gate: Gate,
+}
+
+/// An engine, the gate before it, and the buffers around it; clones share them.
+#[derive(Clone)]
+pub struct Disk(Arc<Inner>);
+
+struct Inner {
+    engine: Arc<dyn Engine>,
+    kind: EngineKind,
+    /// Why bytes do not go through io_uring, when they do not.
+    engine_reason: Option<String>,
+    gate: Gate,
+    pool: BufPool,
+    bounce: BufPool,
+    limits: Limits,
+}
+
+impl Disk {
+    /// Open an engine and make the pools.
+    pub fn open(config: DiskConfig) -> Result<Self> {
+        let engine = open_engine(config.engine, &config.limits)?;
+        Self::with_engine(engine, config)
+    }
+
+    /// Use an engine that is there already, such as a simulation.
+    pub fn with_engine(engine: Arc<dyn Engine>, config: DiskConfig) -> Result<Self> {
+        let DiskConfig {
+            limits,
+            pages,
+            pin,
+            gate,
+            engine: _,
+        } = config;
+        let pool = BufPool::new(&PoolConfig {
+            bytes_max: limits.buffer_bytes_max,
+            pages,
+            pin,
+        })?;
+        let bounce = BufPool::new(&PoolConfig {
+            bytes_max: BOUNCE_POOL_BYTES,
+            ..PoolConfig::default()
+        })?;
+        let report = engine.report();
+        let inner = Inner {
+            kind: report.kind,
+            engine_reason: report.fallback_reason,
+            engine,
+            gate,
+            pool,
+            bounce,
+            limits,
+        };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// Which engine runs, with what, and why not better.
+    pub fn report(&self) -> EngineReport {
+        self.0.engine.report()
+    }
+
+    /// The pool callers lease buffers from.
+    pub fn pool(&self) -> &BufPool {
+        &self.0.pool
+    }
+
+    /// The bounds.
+    pub fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    /// The gate.
+    pub fn gate(&self) -> &Gate {
+        &self.0.gate
+    }
+
+    /// Open a file; under a required path, an error says why the file or the engine cannot offer it.
+    pub async fn open_file(
+        &self,
+        path: impl Into<PathBuf>,
+        how: OpenHow,
+        policy: PathPolicy,
+    ) -> Result<Arc<File>> {
+        let path = path.into();
+        let how = match policy {
+            PathPolicy::Require(required) => how.with_direct(if required.is_direct() {
+                Direct::Require
+            } else {
+                Direct::Never
+            }),
+            PathPolicy::Fastest => how,
+        };
+        let NameDone::File(file) = self.name(NameOp::Open { path, how }).await? else {
+            return Err(wrong_answer("open"));
+        };
+        let reason = self
+            .0
+            .engine_reason
+            .as_deref()
+            .unwrap_or("this engine does not offer it");
+        policy
+            .admit(self.path_of(&file), "open", reason)
+            .map_err(|error| error.at(file.path().display()))?;
+        Ok(file)
+    }
+
+    /// The path bytes of this file take.
+    pub fn path_of(&self, file: &File) -> DataPath {
+        self.0.kind.path(file.access())
+    }
+
+    /// Read `span` into the front of `buf`, whose length must be at least that of the span.
+    ///
+    /// `Precondition` when the file ends before the span does: it was shorter than believed, or shrank meanwhile.
+    pub async fn read_into(
+        &self,
+        file: &Arc<File>,
+        span: Span,
+        buf: AlignedBuf,
+        class: Class,
+    ) -> Result<(AlignedBuf, Ledger)> {
+        if (buf.len() as u64) < span.len() {
+            let message = format!("buffer of {} bytes for {} bytes", buf.len(), span.len());
+            return Err(Error::new(ErrorKind::InvalidInput, "read", message).at(file.path().display()));
+        }
+        let depth = self.depth();
+        let pieces = cut(span, buf, file);
+        let mut done = futures::stream::iter(pieces)
+            .map(|(span, piece)| self.read_piece(file, span, piece, class))
+            .buffered(depth);
+        let mut ledger = self.ledger_of(file);
+        let mut whole: Option<AlignedBuf> = None;
+        while let Some((piece, part)) = done.try_next().await? {
+            ledger.merge(&part);
+            match &mut whole {
+                None => whole = Some(piece),
+                Some(whole) => whole.unsplit(piece).map_err(|_| wrong_answer("read"))?,
+            }
+        }
+        drop(done);
+        self.count("read", &ledger);
+        whole
+            .map(|whole| (whole, ledger))
+            .ok_or_else(|| wrong_answer("read"))
+    }
+
+    /// Read `span` into a buffer leased from the pool; unaligned ends cost no copy, since the aligned range around the span is read.
+    pub async fn read(&self, file: &Arc<File>, span: Span, class: Class) -> Result<(Buf, Ledger)> {
+        let align = match *file.access() {
+            Access::Direct { align } => u64::from(align),
+            Access::Buffered { .. } => 1,
+        };
+        let around = Span::new(span.start() - span.start() % align, span.end())?;
+        let buf = self.0.pool.lease(around.len() as usize).await??;
+        let (buf, ledger) = self.read_into(file, around, buf, class).await?;
+        Ok((buf.freeze().slice(span.relative_to(around.start())), ledger))
+    }
+
+    /// Write all of `buf` at `offset`.
+    ///
+    /// On a direct file the offset must be aligned, and a tail off the alignment is padded with zeros: only the last write of a file may
+    /// end so, and [`set_len`](Self::set_len) must follow.
+    pub async fn write_at(&self, file: &Arc<File>, offset: u64, buf: Buf, class: Class) -> Result<Ledger> {
+        let span = Span::at(offset, buf.len() as u64)?;
+        let align = match *file.access() {
+            Access::Direct { align } => u64::from(align),
+            Access::Buffered { .. } => 1,
+        };
+        let body_end = span.end() - span.end() % align;
+        let in_place = buf.is_aligned(align as usize);
+        let step = if in_place {
+            OPERATION_BYTES
+        } else {
+            BOUNCE_PIECE_BYTES
+        };
+        let body = Span::new(offset, body_end.max(offset))?.pieces(step);
+        let tail = Span::new(body_end.max(offset), span.end())?.pieces(step);
+        let mut done = futures::stream::iter(body.chain(tail))
+            .map(|piece| {
+                self.write_piece(
+                    file,
+                    piece,
+                    buf.slice(piece.relative_to(offset)),
+                    align as usize,
+                    class,
+                )
+            })
+            .buffer_unordered(self.depth());
+        let mut ledger = self.ledger_of(file);
+        while let Some(part) = done.try_next().await? {
+            ledger.merge(&part);
+        }
+        drop(done);
+        self.count("write", &ledger);
+        Ok(ledger)
+    }
+
+    /// Make the content of `file` durable.
+    pub async fn sync(&self, file: &Arc<File>) -> Result<()> {
+        self.0.engine.sync(file).await?
+    }
+
+    /// Work on names.
+    pub async fn name(&self, op: NameOp) -> Result<NameDone> {
+        self.0.engine.name(op).await?
+    }
+
+    /// Size, kind and times of a path.
+    pub async fn stat(&self, path: &Path) -> Result<FileStat> {
+        match self
+            .name(NameOp::Stat {
+                path: path.to_owned(),
+            })
+            .await?
+        {
+            NameDone::Stat(stat) => Ok(stat),
+            _ => Err(wrong_answer("stat")),
+        }
+    }
+
+    /// Entries of a directory, sorted.
+    pub async fn list(&self, path: &Path) -> Result<Vec<DirEntry>> {
+        match self
+            .name(NameOp::List {
+                path: path.to_owned(),
+            })
+            .await?
+        {
+            NameDone::Entries(entries) => Ok(entries),
+            _ => Err(wrong_answer("list")),
+        }
+    }
+
+    /// Set the length of an open file.
+    pub async fn set_len(&self, file: &Arc<File>, len: u64) -> Result<()> {
+        self.name(NameOp::SetLen {
+            file: Arc::clone(file),
+            len,
+        })
+        .await
+        .map(drop)
+    }
+
+    fn depth(&self) -> usize {
+        (u64::from(self.0.limits.disk_depth) * self.0.limits.disk_request_bytes)
+            .div_ceil(OPERATION_BYTES)
+            .max(2) as usize
+    }
+
+    async fn read_piece(
+        &self,
+        file: &Arc<File>,
+        span: Span,
+        mut piece: AlignedBuf,
+        class: Class,
+    ) -> Result<(AlignedBuf, Ledger)> {
+        let len = span.len() as usize;
+        let asked = asked_bytes(file, len);
+        let in_place = match *file.access() {
+            Access::Buffered { .. } => true,
+            Access::Direct { align } => {
+                span.start().is_multiple_of(align.into())
+                    && piece.is_aligned(align as usize)
+                    && piece.capacity() >= asked
+            }
+        };
+        let path = self.path_of(file);
+        if in_place {
+            let keep = piece.len();
+            let done = self.submit_read(file, span.start(), piece, asked, class).await?;
+            let (mut piece, count, requests) = (done.buf, done.result?, done.requests);
+            piece.set_len(keep);
+            check_count(file, span, count)?;
+            return Ok((piece, Ledger::of(path, span.len(), requests.into())));
+        }
+        let around = span.align_out(direct_align(file));
+        let bounce = self.0.bounce.lease(around.len() as usize).await??;
+        let done = self
+            .submit_read(file, around.start(), bounce, around.len() as usize, class)
+            .await?;
+        let count = done.result?;
+        check_count(file, Span::new(around.start(), span.end())?, count)?;
+        piece[..len].copy_from_slice(&done.buf[span.relative_to(around.start())]);
+        let mut ledger = Ledger::of(path, span.len(), done.requests.into());
+        ledger.record_copy(path, span.len());
+        Ok((piece, ledger))
+    }
+
+    async fn submit_read(
+        &self,
+        file: &Arc<File>,
+        offset: u64,
+        buf: AlignedBuf,
+        len: usize,
+        class: Class,
+    ) -> Result<ReadDone> {
+        let permit = self.0.gate.acquire(class, len as u64).await?;
+        self.0.engine.read(file, offset, buf, len, Some(permit)).await
+    }
+
+    async fn write_piece(
+        &self,
+        file: &Arc<File>,
+        span: Span,
+        buf: Buf,
+        align: usize,
+        class: Class,
+    ) -> Result<Ledger> {
+        let path = self.path_of(file);
+        let mut ledger = Ledger::default();
+        let buf = if buf.is_aligned(align) && buf.len().is_multiple_of(align) {
+            buf
+        } else {
+            ledger.record_copy(path, span.len());
+            let mut bounce = self.0.bounce.lease(buf.len().next_multiple_of(align)).await??;
+            bounce[..buf.len()].copy_from_slice(&buf);
+            bounce[buf.len()..].fill(0);
+            bounce.freeze()
+        };
+        let permit = self.0.gate.acquire(class, buf.len() as u64).await?;
+        let done = self.0.engine.write(file, span.start(), buf, Some(permit)).await?;
+        done.result?;
+        ledger.record(path, span.len(), done.requests.into());
+        Ok(ledger)
+    }
+
+    /// An empty ledger with the reasons why this file does not take the fastest path.
+    fn ledger_of(&self, file: &File) -> Ledger {
+        let mut ledger = Ledger::default();
+        let path = self.path_of(file);
+        match (file.access(), &self.0.engine_reason) {
+            (Access::Buffered { reason }, _) => ledger.record_downgrade(DataPath::DirectUring, path, reason),
+            (Access::Direct { .. }, Some(reason)) => {
+                ledger.record_downgrade(DataPath::DirectUring, path, reason)
+            }
+            (Access::Direct { .. }, None) => {}
+        }
+        ledger
+    }
+
+    fn count(&self, op: &'static str, ledger: &Ledger) {
+        for (path, totals) in &ledger.paths {
+            metrics::counter!(metric::IO_BYTES_TOTAL, "path" => path.name(), "op" => op)
+                .increment(totals.bytes);
+            metrics::counter!(metric::IO_REQUESTS_TOTAL, "path" => path.name(), "op" => op)
+                .increment(totals.requests);
+        }
+    }
+}
+
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Disk")
+            .field("engine", &self.0.kind)
+            .field("pool", &self.0.pool)
+            .finish_non_exhaustive()
+    }
+}
+
+fn direct_align(file: &File) -> u64 {
+    match *file.access() {
+        Access::Direct { align } => align.into(),
+        Access::Buffered { .. } => 1,
+    }
+}
+
+/// Direct reads are asked for in whole alignments; the end of the file cuts them.
+fn asked_bytes(file: &File, len: usize) -> usize {
+    len.next_multiple_of(direct_align(file) as usize)
+}
+
+fn check_count(file: &File, span: Span, count: usize) -> Result<()> {
+    if count as u64 >= span.len() {
+        return Ok(());
+    }
+    let message = format!(
+        "file ends at {}, but bytes up to {} were asked for",
+        span.start() + count as u64,
+        span.end()
+    );
+    Err(Error::new(ErrorKind::Precondition, "read", message)
+        .at(file.path().display())
+        .with_hint("the file is shorter than expected, or was cut while it was read"))
+}
+
+/// Cut a read into pieces, each with its part of the buffer. Cuts fall on multiples of the operation size and, on direct files, around an
+/// unaligned head and around a tail for which the buffer has no spare room.
+fn cut(span: Span, mut buf: AlignedBuf, file: &File) -> Vec<(Span, AlignedBuf)> {
+    let align = direct_align(file);
+    let len = span.len() as usize;
+    let has_room = buf.capacity() >= asked_bytes(file, len);
+    let aligned_address = buf.is_aligned(align as usize);
+    let step = if aligned_address == span.start().is_multiple_of(align) {
+        OPERATION_BYTES
+    } else {
+        BOUNCE_PIECE_BYTES
+    };
+    let mut cuts: Vec<u64> = span.pieces(step).map(Span::end).collect();
+    if !span.start().is_multiple_of(align) {
+        cuts.push(span.start().next_multiple_of(align));
+    }
+    if !has_room {
+        cuts.push(span.end() - span.end() % align);
+    }
+    cuts.retain(|cut| span.start() < *cut && *cut < span.end());
+    cuts.sort_unstable();
+    cuts.dedup();
+    let mut pieces = Vec::with_capacity(cuts.len() + 1);
+    let mut start = span.start();
+    for end in cuts.into_iter().chain([span.end()]) {
+        let rest = if end == span.end() {
+            None
+        } else {
+            Some(buf.split_off((end - start) as usize))
+        };
+        let piece = Span::new(start, end).unwrap_or(Span::first(0));
+        match rest {
+            Some(rest) => pieces.push((piece, std::mem::replace(&mut buf, rest))),
+            None => {
+                pieces.push((piece, buf));
+                break;
+            }
+        }
+        start = end;
+    }
+    pieces
+}
+
+fn wrong_answer(op: &'static str) -> Error {
+    Error::new(
+        ErrorKind::Internal,
+        op,
+        "the engine gave an answer of another kind",
+    )
+}

@@ -1,0 +1,339 @@
+//! Operations on names: open, stat, list, rename, unlink, directories and their durability.
+//!
+//! They are part of the engine seam, so that the simulation sees every step of a durable write and can stop after each of
+//! them. On a real machine they are plain system calls, run by worker threads.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_core::{Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, CWD, RenameFlags, Timespec, Timestamps};
+
+use crate::file::{File, OpenHow};
+
+/// Names in one directory that are read into memory: above it, listing is refused rather than letting memory grow without bound.
+pub const DIR_ENTRIES_MAX: usize = 16 << 20;
+
+/// One operation on names.
+#[derive(Debug, Clone)]
+pub enum NameOp {
+    /// Open a file.
+    Open {
+        /// Where.
+        path: PathBuf,
+        /// How.
+        how: OpenHow,
+    },
+    /// Size, kind and times; symbolic links are followed.
+    Stat {
+        /// Of what.
+        path: PathBuf,
+    },
+    /// The entries of a directory, sorted by name.
+    List {
+        /// Which directory.
+        path: PathBuf,
+    },
+    /// Give a file another name, atomically.
+    Rename {
+        /// Old name.
+        from: PathBuf,
+        /// New name.
+        to: PathBuf,
+        /// Replace an existing file, or fail with `AlreadyExists`.
+        replace: bool,
+    },
+    /// Remove a file.
+    Unlink {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Make a directory and the missing ones above it; those that exist are fine. Each new one is made durable in its parent.
+    CreateDirs {
+        /// The innermost.
+        path: PathBuf,
+    },
+    /// Remove an empty directory.
+    RemoveDir {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Make the names in a directory durable.
+    SyncDir {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Set the length of an open file.
+    SetLen {
+        /// Which.
+        file: Arc<File>,
+        /// To how many bytes.
+        len: u64,
+    },
+    /// Reserve blocks for an open file that will grow to `len`, so that a full disk is known before the first byte. File systems
+    /// that cannot are fine.
+    Reserve {
+        /// Which.
+        file: Arc<File>,
+        /// For how many bytes.
+        len: u64,
+    },
+    /// Set the time of last use to now.
+    Touch {
+        /// Which.
+        path: PathBuf,
+    },
+}
+
+/// What an operation on names gave.
+#[derive(Debug)]
+pub enum NameDone {
+    /// Done, nothing to tell.
+    Nothing,
+    /// The opened file.
+    File(Arc<File>),
+    /// Size, kind, times.
+    Stat(FileStat),
+    /// Entries, sorted by name.
+    Entries(Vec<DirEntry>),
+}
+
+/// Kind of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// Regular file (or a block device, which is read like one).
+    File,
+    /// Directory.
+    Dir,
+    /// Anything else: sockets, FIFOs, dangling links.
+    Other,
+}
+
+/// What is known of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileStat {
+    /// Kind.
+    pub kind: FileKind,
+    /// Size in bytes.
+    pub size: u64,
+    /// Bytes it takes on the device.
+    pub stored_bytes: u64,
+    /// Last change of content, nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Last use as far as the file system keeps it, nanoseconds since 1970.
+    pub accessed_ns: i64,
+    /// Device and inode: the identity, to find loops.
+    pub identity: (u64, u64),
+}
+
+/// One entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name as the file system has it; may not be UTF-8.
+    pub name: std::ffi::OsString,
+    /// Kind; links are `Other` here and must be stat'ed.
+    pub kind: FileKind,
+}
+
+/// Run one operation on the real file system. Blocks.
+pub(crate) fn run(op: NameOp) -> Result<NameDone> {
+    match op {
+        NameOp::Open { path, how } => File::open(&path, how).map(|file| NameDone::File(Arc::new(file))),
+        NameOp::Stat { path } => stat(&path).map(NameDone::Stat),
+        NameOp::List { path } => list(&path).map(NameDone::Entries),
+        NameOp::Rename { from, to, replace } => rename(&from, &to, replace),
+        NameOp::Unlink { path } => done("unlink", &path, fs::remove_file(&path)),
+        NameOp::CreateDirs { path } => create_dirs(&path),
+        NameOp::RemoveDir { path } => done("rmdir", &path, fs::remove_dir(&path)),
+        NameOp::SyncDir { path } => sync_dir(&path),
+        NameOp::SetLen { file, len } => on_file("truncate", &file, |fd| rustix::fs::ftruncate(fd, len)),
+        NameOp::Reserve { file, len } => reserve(&file, len),
+        NameOp::Touch { path } => touch(&path),
+    }
+}
+
+fn done(op: &'static str, path: &Path, result: io::Result<()>) -> Result<NameDone> {
+    result
+        .map(|()| NameDone::Nothing)
+        .map_err(|error| Error::from_io(op, error).at(path.display()))
+}
+
+fn on_file(
+    op: &'static str,
+    file: &File,
+    call: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> rustix::io::Result<()>,
+) -> Result<NameDone> {
+    let fd = file.fd().ok_or_else(|| foreign(op, file))?;
+    done(op, file.path(), call(fd).map_err(Into::into))
+}
+
+/// The error for a file that belongs to another engine.
+pub(crate) fn foreign(op: &'static str, file: &File) -> Error {
+    Error::new(ErrorKind::Internal, op, "the file was opened by another engine").at(file.path().display())
+}
+
+fn stat(path: &Path) -> Result<FileStat> {
+    let stat =
+        rustix::fs::stat(path).map_err(|errno| Error::from_io("stat", errno.into()).at(path.display()))?;
+    let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+    let kind = match kind {
+        _ if kind.is_dir() => FileKind::Dir,
+        _ if kind.is_file() || kind.is_block_device() => FileKind::File,
+        _ => FileKind::Other,
+    };
+    let nanos = |secs: i64, nsec: i64| secs.saturating_mul(1_000_000_000).saturating_add(nsec);
+    Ok(FileStat {
+        kind,
+        size: stat.st_size as u64,
+        stored_bytes: stat.st_blocks as u64 * 512,
+        modified_ns: nanos(stat.st_mtime, stat.st_mtime_nsec as i64),
+        accessed_ns: nanos(stat.st_atime, stat.st_atime_nsec as i64),
+        identity: (stat.st_dev, stat.st_ino),
+    })
+}
+
+fn list(path: &Path) -> Result<Vec<DirEntry>> {
+    let fail = |error: io::Error| Error::from_io("list", error).at(path.display());
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(path).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        let kind = match entry.file_type() {
+            Ok(kind) if kind.is_dir() => FileKind::Dir,
+            Ok(kind) if kind.is_file() => FileKind::File,
+            _ => FileKind::Other,
+        };
+        if entries.len() == DIR_ENTRIES_MAX {
+            let message = format!("more than {DIR_ENTRIES_MAX} names in one directory");
+            return Err(Error::new(ErrorKind::LimitExceeded, "list", message).at(path.display()));
+        }
+        entries.push(DirEntry {
+            name: entry.file_name(),
+            kind,
+        });
+    }
+    entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+fn rename(from: &Path, to: &Path, replace: bool) -> Result<NameDone> {
+    if replace {
+        return done("rename", to, fs::rename(from, to));
+    }
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // File systems without RENAME_NOREPLACE (NFS, some FUSE) all have hard links, which are as exclusive.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
+            done("link", to, fs::hard_link(from, to))?;
+            done("unlink", from, fs::remove_file(from))
+        }
+        result => done("rename", to, result.map_err(Into::into)),
+    }
+}
+
+fn create_dirs(path: &Path) -> Result<NameDone> {
+    let missing: Vec<&Path> = path
+        .ancestors()
+        .take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists())
+        .collect();
+    for dir in missing.into_iter().rev() {
+        match fs::create_dir(dir) {
+            // Somebody else made it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            result => drop(done("mkdir", dir, result)?),
+        }
+        if let Some(parent) = dir.parent() {
+            sync_dir(parent)?;
+        }
+    }
+    if path.is_dir() {
+        Ok(NameDone::Nothing)
+    } else {
+        done("mkdir", path, Err(io::ErrorKind::NotADirectory.into()))
+    }
+}
+
+fn sync_dir(path: &Path) -> Result<NameDone> {
+    let result = fs::File::open(path).and_then(|dir| match dir.sync_all() {
+        // Some network file systems have no fsync of directories and keep names durable by themselves.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => Ok(()),
+        result => result,
+    });
+    done("sync directory", path, result)
+}
+
+fn reserve(file: &File, len: u64) -> Result<NameDone> {
+    let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
+    on_file("reserve", file, |fd| {
+        match rustix::fs::fallocate(fd, flags, 0, len.max(1)) {
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::INVAL) => Ok(()),
+            result => result,
+        }
+    })
+}
+
+fn touch(path: &Path) -> Result<NameDone> {
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: rustix::fs::UTIME_NOW,
+    };
+    let times = Timestamps {
+        last_access: now,
+        last_modification: Timespec {
+            tv_sec: 0,
+            tv_nsec: rustix::fs::UTIME_OMIT,
+        },
+    };
+    done(
+        "touch",
+        path,
+        rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()).map_err(Into::into),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rename_without_replace_is_exclusive() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        fs::write(&a, "new").unwrap();
+        fs::write(&b, "old").unwrap();
+        let op = |replace| NameOp::Rename {
+            from: a.clone(),
+            to: b.clone(),
+            replace,
+        };
+        assert_eq!(run(op(false)).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&b).unwrap(), b"old");
+        run(op(true)).unwrap();
+        assert_eq!(fs::read(&b).unwrap(), b"new");
+    }
+
+    #[test]
+    fn directories_are_made_listed_and_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("x/y/z");
+        run(NameOp::CreateDirs { path: deep.clone() }).unwrap();
+        run(NameOp::CreateDirs { path: deep.clone() }).unwrap();
+        fs::write(dir.path().join("x/f"), "1").unwrap();
+        let NameDone::Entries(entries) = run(NameOp::List {
+            path: dir.path().join("x"),
+        })
+        .unwrap() else {
+            panic!()
+        };
+        let names: Vec<_> = entries
+            .iter()
+            .map(|entry| (entry.name.to_str().unwrap(), entry.kind))
+            .collect();
+        assert_eq!(names, [("f", FileKind::File), ("y", FileKind::Dir)]);
+        let error = run(NameOp::CreateDirs {
+            path: dir.path().join("x/f/g"),
+        })
+        .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+}

@@ -1,0 +1,382 @@
+//! A bounded pool of buffer memory: asking waits, never over-allocates; dropping returns.
+//!
+//! One arena is mapped when the pool is made (pages are touched only when used), so the ceiling is fixed, io_uring and the GPU
+//! can register the memory once, and a lease of any size is a run of its pages. Waiters are served strictly in the order
+//! they came: a large lease cannot be starved by small ones behind it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_core::{ByteSize, Error, ErrorKind, Result, metric};
+use tokio::sync::oneshot;
+
+use crate::buddy::Buddy;
+use crate::buf::{AlignedBuf, Region};
+use crate::completion::Completion;
+use crate::map::{HUGE_PAGE, Map, PAGE, PageKind, Pages};
+
+/// Names an arena for as long as the process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ArenaId(u64);
+
+/// Called with the arena's memory when a pool is made and before it is unmapped, so that a device can pin it.
+pub trait PinHook: fmt::Debug + Send + Sync {
+    /// Pin `len` bytes at `ptr`. An error fails the making of the pool.
+    fn pin(&self, ptr: NonNull<u8>, len: usize) -> Result<()>;
+    /// Undo [`pin`](Self::pin).
+    fn unpin(&self, ptr: NonNull<u8>, len: usize);
+}
+
+/// How a pool is made.
+#[derive(Debug, Clone, Default)]
+pub struct PoolConfig {
+    /// The ceiling in bytes, rounded up to whole pages.
+    pub bytes_max: u64,
+    /// Which pages to ask for.
+    pub pages: Pages,
+    /// Pins the memory for a device.
+    pub pin: Option<Arc<dyn PinHook>>,
+}
+
+/// What a pool holds and has held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolStats {
+    /// The ceiling.
+    pub bytes_max: u64,
+    /// Leased right now.
+    pub leased_bytes: u64,
+    /// Most ever leased at once.
+    pub leased_bytes_peak: u64,
+    /// Leases that had to wait.
+    pub waits: u64,
+    /// Which pages the kernel gave.
+    pub pages: PageKind,
+}
+
+/// A bounded pool of page-aligned buffers; clones share it.
+#[derive(Clone)]
+pub struct BufPool(Arc<Arena>);
+
+struct Arena {
+    id: ArenaId,
+    map: Map,
+    pages: usize,
+    pin: Option<Arc<dyn PinHook>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    buddy: Buddy,
+    waiters: VecDeque<Waiter>,
+    pages_peak: usize,
+    waits: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    len: usize,
+    grant: oneshot::Sender<Result<AlignedBuf>>,
+}
+
+impl BufPool {
+    /// Map the arena.
+    pub fn new(config: &PoolConfig) -> Result<Self> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let granule = if config.pages == Pages::Huge {
+            HUGE_PAGE
+        } else {
+            PAGE
+        };
+        let map = Map::new((config.bytes_max as usize).max(granule), config.pages)?;
+        if let Some(pin) = &config.pin {
+            pin.pin(map.ptr(), map.len())?;
+        }
+        let pages = map.len() / PAGE;
+        let state = State {
+            buddy: Buddy::new(pages),
+            waiters: VecDeque::new(),
+            pages_peak: 0,
+            waits: 0,
+        };
+        let id = ArenaId(NEXT_ID.fetch_add(1, Ordering::Relaxed));
+        Ok(Self(Arc::new(Arena {
+            id,
+            map,
+            pages,
+            pin: config.pin.clone(),
+            state: Mutex::new(state),
+        })))
+    }
+
+    /// Lease `len` bytes; waits its turn when the pool is used up. `LimitExceeded` when the pool could never give so many.
+    pub fn lease(&self, len: usize) -> Completion<Result<AlignedBuf>> {
+        if let Err(error) = self.0.check(len) {
+            return Completion::ready(Err(error));
+        }
+        let mut state = self.0.lock();
+        if state.waiters.is_empty() {
+            if let Some(buf) = self.0.grant(&mut state, len) {
+                return Completion::ready(Ok(buf));
+            }
+        }
+        let (grant, granted) = oneshot::channel();
+        state.waiters.push_back(Waiter { len, grant });
+        state.waits += 1;
+        metrics::counter!(metric::POOL_WAITS_TOTAL).increment(1);
+        Completion::pending(granted)
+    }
+
+    /// Lease `len` bytes if they are free right now.
+    pub fn try_lease(&self, len: usize) -> Option<AlignedBuf> {
+        let mut state = self.0.lock();
+        if state.waiters.is_empty() {
+            self.0.grant(&mut state, len)
+        } else {
+            None
+        }
+    }
+
+    /// The largest lease this pool can give.
+    pub fn lease_bytes_max(&self) -> usize {
+        Buddy::largest(self.0.pages) * PAGE
+    }
+
+    /// What it holds and has held.
+    pub fn stats(&self) -> PoolStats {
+        let state = self.0.lock();
+        PoolStats {
+            bytes_max: (self.0.pages * PAGE) as u64,
+            leased_bytes: ((self.0.pages - state.buddy.pages_free()) * PAGE) as u64,
+            leased_bytes_peak: (state.pages_peak * PAGE) as u64,
+            waits: state.waits,
+            pages: self.0.map.kind(),
+        }
+    }
+}
+
+impl Arena {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic while the lock is held cannot leave the page sets half-changed in a way that matters more than losing pages.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, len: usize) -> Result<()> {
+        let largest = Buddy::largest(self.pages) * PAGE;
+        if len <= largest {
+            return Ok(());
+        }
+        let (len, largest) = (ByteSize(len as u64), ByteSize(largest as u64));
+        Err(Error::new(
+            ErrorKind::LimitExceeded,
+            "lease",
+            format!("{len} in one buffer, but the pool's largest is {largest}"),
+        )
+        .with_hint("raise the buffer memory, or read in smaller pieces"))
+    }
+
+    fn grant(self: &Arc<Self>, state: &mut State, len: usize) -> Option<AlignedBuf> {
+        let count = len.max(1).div_ceil(PAGE);
+        let first = state.buddy.take(count)?;
+        state.pages_peak = state.pages_peak.max(self.pages - state.buddy.pages_free());
+        let block = PoolBlock {
+            arena: Arc::clone(self),
+            first,
+            count,
+        };
+        Some(AlignedBuf::whole(Region::Pooled(block), len))
+    }
+
+    /// Give pages back and serve waiters, in order, as far as the memory reaches.
+    fn give_back(self: &Arc<Self>, first: usize, count: usize) {
+        let mut grants = Vec::new();
+        {
+            let mut state = self.lock();
+            state.buddy.release(first, count);
+            while let Some(len) = state.waiters.front().map(|waiter| waiter.len) {
+                let Some(buf) = self.grant(&mut state, len) else {
+                    break;
+                };
+                grants.extend(state.waiters.pop_front().map(|waiter| (waiter.grant, buf)));
+            }
+        }
+        for (grant, buf) in grants {
+            // A waiter that went away gives its buffer back here, outside the lock.
+            drop(grant.send(Ok(buf)));
+        }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        if let Some(pin) = &self.pin {
+            pin.unpin(self.map.ptr(), self.map.len());
+        }
+    }
+}
+
+impl fmt::Debug for BufPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BufPool").field(&self.stats()).finish()
+    }
+}
+
+/// A run of pages of an arena, returned on drop.
+pub(crate) struct PoolBlock {
+    arena: Arc<Arena>,
+    first: usize,
+    count: usize,
+}
+
+impl PoolBlock {
+    pub(crate) fn ptr(&self) -> NonNull<u8> {
+        // SAFETY: the run lies within the arena's mapping.
+        unsafe { self.arena.map.ptr().add(self.first * PAGE) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count * PAGE
+    }
+
+    pub(crate) fn arena_id(&self) -> ArenaId {
+        self.arena.id
+    }
+
+    /// Offset of the run in its arena, in bytes.
+    pub(crate) fn offset(&self) -> usize {
+        self.first * PAGE
+    }
+
+    /// The arena's address and length, for registration with a ring.
+    pub(crate) fn arena_span(&self) -> (NonNull<u8>, usize) {
+        (self.arena.map.ptr(), self.arena.map.len())
+    }
+}
+
+impl Drop for PoolBlock {
+    fn drop(&mut self) {
+        self.arena.give_back(self.first, self.count);
+    }
+}
+
+impl fmt::Debug for PoolBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBlock")
+            .field("offset", &self.offset())
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(bytes_max: u64) -> BufPool {
+        BufPool::new(&PoolConfig {
+            bytes_max,
+            ..PoolConfig::default()
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn the_ceiling_holds_and_waiters_come_in_order() {
+        let pool = pool(64 << 10);
+        let a = pool.lease(40 << 10).wait().unwrap().unwrap();
+        assert!(pool.try_lease(40 << 10).is_none());
+        let big = pool.lease(60 << 10);
+        let small = pool.lease(4 << 10);
+        assert!(pool.try_lease(4 << 10).is_none(), "nobody overtakes a waiter");
+        assert_eq!(pool.stats().leased_bytes, 40 << 10);
+        drop(a);
+        let big = big.wait().unwrap().unwrap();
+        let small = small.wait().unwrap().unwrap();
+        assert_eq!((big.len(), small.len()), (60 << 10, 4 << 10));
+        assert_eq!(pool.stats().leased_bytes_peak, 64 << 10);
+        drop((big, small));
+        assert_eq!(pool.stats().leased_bytes, 0);
+        assert_eq!(pool.stats().waits, 2);
+    }
+
+    #[test]
+    fn a_waiter_that_goes_away_costs_nothing() {
+        let pool = pool(8 << 10);
+        let held = pool.lease(8 << 10).wait().unwrap().unwrap();
+        drop(pool.lease(8 << 10));
+        let next = pool.lease(4 << 10);
+        drop(held);
+        assert_eq!(next.wait().unwrap().unwrap().len(), 4 << 10);
+    }
+
+    #[test]
+    fn what_can_never_be_given_is_an_error_not_a_hang() {
+        let error = pool(1 << 20).lease(2 << 20).wait().unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    }
+
+    #[test]
+    fn frozen_slices_keep_the_lease() {
+        let pool = pool(8 << 10);
+        let slice = pool.lease(8 << 10).wait().unwrap().unwrap().freeze().slice(5..6);
+        assert!(pool.try_lease(1).is_none());
+        drop(slice);
+        assert!(pool.try_lease(1).is_some());
+    }
+
+    #[test]
+    fn many_threads_never_pass_the_ceiling() {
+        let pool = pool(256 << 10);
+        std::thread::scope(|scope| {
+            for thread in 0..8usize {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for round in 0..200 {
+                        let len = 1 + (thread * 7919 + round * 104_729) % (128 << 10);
+                        let mut buf = pool.lease(len).wait().unwrap().unwrap();
+                        buf.fill(thread as u8);
+                        assert!(buf.iter().all(|byte| *byte == thread as u8));
+                    }
+                });
+            }
+        });
+        let stats = pool.stats();
+        assert!(stats.leased_bytes == 0 && stats.leased_bytes_peak <= stats.bytes_max);
+    }
+
+    #[derive(Debug, Default)]
+    struct CountingPin(AtomicU64, AtomicU64);
+
+    impl PinHook for CountingPin {
+        fn pin(&self, _: NonNull<u8>, len: usize) -> Result<()> {
+            self.0.fetch_add(len as u64, Ordering::SeqCst);
+            Ok(())
+        }
+
+        fn unpin(&self, _: NonNull<u8>, len: usize) {
+            self.1.fetch_add(len as u64, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn memory_is_pinned_once_and_unpinned_when_the_last_buffer_goes() {
+        let pin = Arc::new(CountingPin::default());
+        let pool = BufPool::new(&PoolConfig {
+            bytes_max: 1 << 20,
+            pin: Some(pin.clone()),
+            ..PoolConfig::default()
+        })
+        .unwrap();
+        let buf = pool.try_lease(100).unwrap();
+        drop(pool);
+        assert_eq!(
+            (pin.0.load(Ordering::SeqCst), pin.1.load(Ordering::SeqCst)),
+            (1 << 20, 0)
+        );
+        drop(buf);
+        assert_eq!(pin.1.load(Ordering::SeqCst), 1 << 20);
+    }
+}

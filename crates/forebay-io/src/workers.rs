@@ -1,0 +1,107 @@
+//! A small pool of threads for calls that block.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use forebay_core::{Error, Limits, Result};
+use tokio::sync::oneshot;
+
+use crate::completion::Completion;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A fixed number of threads behind a bounded queue. Submitting to a full queue blocks until a thread takes a job; jobs never submit
+/// jobs, so that always ends. Dropping the pool lets the queued jobs finish.
+pub(crate) struct Workers(Arc<Shared>);
+
+struct Shared {
+    queue: Mutex<Queue>,
+    work: Condvar,
+    room: Condvar,
+    queue_max: usize,
+}
+
+struct Queue {
+    jobs: VecDeque<Job>,
+    closed: bool,
+}
+
+impl Workers {
+    pub(crate) fn new(name: &str, limits: &Limits) -> Result<Self> {
+        let queue = Mutex::new(Queue {
+            jobs: VecDeque::new(),
+            closed: false,
+        });
+        let queue_max = limits.queue_requests_max.max(1) as usize;
+        let shared = Arc::new(Shared {
+            queue,
+            work: Condvar::new(),
+            room: Condvar::new(),
+            queue_max,
+        });
+        for index in 0..limits.worker_threads.max(1) {
+            let shared = Arc::clone(&shared);
+            thread::Builder::new()
+                .name(format!("{name}-{index}"))
+                .spawn(move || shared.run())
+                .map_err(|error| Error::from_io("start thread", error))?;
+        }
+        Ok(Self(shared))
+    }
+
+    /// Run `job` on a thread of the pool.
+    pub(crate) fn submit<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Completion<T> {
+        let (sender, receiver) = oneshot::channel();
+        self.0.push(Box::new(move || drop(sender.send(job()))));
+        Completion::pending(receiver)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, job: Job) {
+        let mut queue = self.lock();
+        while queue.jobs.len() >= self.queue_max {
+            queue = self.room.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue.jobs.push_back(job);
+        self.work.notify_one();
+    }
+
+    fn run(&self) {
+        let mut queue = self.lock();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                self.room.notify_one();
+                drop(queue);
+                job();
+                queue = self.lock();
+            } else if queue.closed {
+                return;
+            } else {
+                queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.work.notify_all();
+    }
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Workers({} queued)", self.0.lock().jobs.len())
+    }
+}

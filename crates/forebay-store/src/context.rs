@@ -1,0 +1,87 @@
+//! What every store shares: the disk, the bounds, the clock and the folder for small state.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_core::{Clock, Limits, Result, Seed, SystemClock, env};
+use forebay_io::{BufPool, Disk, DiskConfig};
+
+/// Shared surroundings of stores; cheap to clone. Must be used inside a tokio runtime.
+#[derive(Debug, Clone)]
+pub struct Context {
+    disk: Disk,
+    clock: Arc<dyn Clock>,
+    seed: Seed,
+    state_dir: Option<PathBuf>,
+}
+
+impl Context {
+    /// Open a disk with that configuration and use the machine's clock.
+    pub fn open(config: DiskConfig) -> Result<Self> {
+        Ok(Self::new(Disk::open(config)?))
+    }
+
+    /// Around a disk that is open already.
+    pub fn new(disk: Disk) -> Self {
+        Self {
+            disk,
+            clock: Arc::new(SystemClock),
+            seed: Seed::fresh(),
+            state_dir: default_state_dir(),
+        }
+    }
+
+    /// With another clock and seed, for tests that must repeat.
+    pub fn with_time(self, clock: Arc<dyn Clock>, seed: Seed) -> Self {
+        Self { clock, seed, ..self }
+    }
+
+    /// With another folder for small state; `None` keeps nothing between runs.
+    pub fn with_state_dir(self, state_dir: Option<PathBuf>) -> Self {
+        Self { state_dir, ..self }
+    }
+
+    /// The disk.
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// The pool buffers are leased from.
+    pub fn pool(&self) -> &BufPool {
+        self.disk.pool()
+    }
+
+    /// The bounds.
+    pub fn limits(&self) -> &Limits {
+        self.disk.limits()
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// The seed for jitter and temporary names.
+    pub fn seed(&self) -> Seed {
+        self.seed
+    }
+
+    /// Folder for probes and transfers in progress.
+    pub fn state_dir(&self) -> Option<&PathBuf> {
+        self.state_dir.as_ref()
+    }
+}
+
+/// `FOREBAY_STATE_DIR`, else `forebay` in the user's cache folder.
+fn default_state_dir() -> Option<PathBuf> {
+    let user_cache = || {
+        env::XDG_CACHE_HOME
+            .get_os()
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(env::HOME.get_os()?).join(".cache")))
+    };
+    env::STATE_DIR
+        .get_os()
+        .map(PathBuf::from)
+        .or_else(|| Some(user_cache()?.join("forebay")))
+}

@@ -1,0 +1,299 @@
+//! The seam: what every store can do, and the contract each of them is held to.
+//!
+//! The contract is written on [`Store`] and checked by [`conformance`](crate::conformance), which every store and every wrapper
+//! passes. Buffers belong to the caller: a read takes one, fills it and gives it back; a write takes shared frozen ones. Every result carries a
+//! [`Ledger`].
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use forebay_core::{Key, Ledger, Location, PathPolicy, Result, Span};
+use forebay_io::{AlignedBuf, Buf, Class};
+use futures::stream::BoxStream;
+use serde::{Deserialize, Serialize};
+
+/// What is known of an object without reading it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectMeta {
+    /// Its name in the store.
+    pub key: Key,
+    /// Size in bytes.
+    pub size: u64,
+    /// Changes whenever the content does (ETag; for files: inode, size and time of change). Opaque.
+    pub version: Option<String>,
+    /// Last change, time since 1970.
+    pub modified: Option<Duration>,
+    /// A checksum of the whole object that the store keeps.
+    pub checksum: Option<Checksum>,
+}
+
+/// A checksum of a whole object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Checksum {
+    /// CRC-32C.
+    Crc32c(u32),
+    /// CRC-64/NVME, the one S3 keeps for whole multipart objects.
+    Crc64Nvme(u64),
+}
+
+/// How to read.
+#[derive(Debug, Clone, Default)]
+pub struct ReadOptions {
+    /// Only this version: `Precondition` when the object is another one by now. Ranges of one object read side by side must name it.
+    pub version: Option<String>,
+    /// Class of service for local I/O.
+    pub class: Class,
+    /// Which data paths are acceptable.
+    pub policy: PathPolicy,
+}
+
+/// A finished read.
+#[derive(Debug)]
+pub struct ReadDone {
+    /// The caller's buffer; its first `span.len()` bytes are the object's.
+    pub buf: AlignedBuf,
+    /// Which way they came.
+    pub ledger: Ledger,
+}
+
+/// The content of an object to be written, in order, without joining it.
+#[derive(Debug, Clone, Default)]
+pub struct Body(Vec<Buf>);
+
+impl Body {
+    /// The pieces.
+    pub fn pieces(&self) -> &[Buf] {
+        &self.0
+    }
+
+    /// Bytes over all pieces.
+    pub fn len(&self) -> u64 {
+        self.0.iter().map(|piece| piece.len() as u64).sum()
+    }
+
+    /// True when there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Buf> for Body {
+    fn from(buf: Buf) -> Self {
+        Self(vec![buf])
+    }
+}
+
+impl From<Vec<Buf>> for Body {
+    fn from(pieces: Vec<Buf>) -> Self {
+        Self(pieces)
+    }
+}
+
+/// What to do when the object exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PutMode {
+    /// Replace it, atomically: readers see the old or the new content.
+    #[default]
+    Replace,
+    /// Fail with `AlreadyExists` and leave it alone. Of several writers racing, exactly one wins; a store whose probe does not
+    /// show that refuses with `Unsupported`.
+    IfAbsent,
+}
+
+/// How to write.
+#[derive(Debug, Clone, Default)]
+pub struct PutOptions {
+    /// When the object exists.
+    pub mode: PutMode,
+    /// Class of service for local I/O.
+    pub class: Class,
+    /// Which data paths are acceptable.
+    pub policy: PathPolicy,
+    /// Size of the whole object, where the caller of `upload` knows it.
+    pub size_hint: Option<u64>,
+}
+
+/// How far a write was checked by the time it returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WriteCheck {
+    /// The store compared the bytes with our checksum, and its probe showed that it does.
+    ByStore,
+    /// The operating system reported the bytes durable.
+    Durable,
+    /// Nobody compared anything; read it back to be sure.
+    Unchecked,
+}
+
+/// A finished write.
+#[derive(Debug, Clone)]
+pub struct PutDone {
+    /// Version of what was written, where the store tells.
+    pub version: Option<String>,
+    /// Size written.
+    pub size: u64,
+    /// CRC-64/NVME of what was written, computed from the caller's buffers.
+    pub crc64nvme: u64,
+    /// How far it was checked.
+    pub check: WriteCheck,
+    /// Which way the bytes went.
+    pub ledger: Ledger,
+}
+
+/// How to list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ListOptions {
+    /// Everything below the prefix (true), or only the next level with common prefixes (false).
+    pub recursive: bool,
+}
+
+/// One row of a listing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Entry {
+    /// An object.
+    Object(ObjectMeta),
+    /// A common prefix (a directory), only in listings that are not recursive.
+    Prefix(Key),
+}
+
+impl Entry {
+    /// Name of the object or prefix.
+    pub fn key(&self) -> &Key {
+        match self {
+            Self::Object(meta) => &meta.key,
+            Self::Prefix(key) => key,
+        }
+    }
+}
+
+/// A stream of rows. An error row about one name (such as one that is not UTF-8) does not end the stream; the consumer must report it.
+pub type Listing = BoxStream<'static, Result<Entry>>;
+
+/// What a probe found out about one ability.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Proof {
+    /// Tried, and it held.
+    Shown,
+    /// Tried, and it did not hold; in words.
+    Refuted(String),
+    /// Not tried, and why.
+    Untried(String),
+}
+
+impl Proof {
+    /// True only when it was tried and held.
+    pub fn is_shown(&self) -> bool {
+        *self == Self::Shown
+    }
+}
+
+/// What a store can be relied on for, from a probe and not from its claims.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// A range of an object can be read, and is the right one.
+    pub range: Proof,
+    /// Reading under a stale version is refused.
+    pub version_match: Proof,
+    /// Of racing `put`s with [`PutMode::IfAbsent`], one wins.
+    pub put_if_absent: Proof,
+    /// The same at the completion of an upload in parts.
+    pub upload_if_absent: Proof,
+    /// A wrong checksum is refused.
+    pub checksum: Proof,
+    /// Uploads in parts work, and become visible only when complete.
+    pub multipart: Proof,
+    /// Time of the probe, since 1970.
+    pub probed: Option<Duration>,
+}
+
+impl Capabilities {
+    /// Nothing was tried, for that reason.
+    pub fn untried(why: &str) -> Self {
+        let untried = || Proof::Untried(why.to_owned());
+        Self {
+            range: untried(),
+            version_match: untried(),
+            put_if_absent: untried(),
+            upload_if_absent: untried(),
+            checksum: untried(),
+            multipart: untried(),
+            probed: None,
+        }
+    }
+
+    /// The abilities with their names, in the order tables show them.
+    pub fn rows(&self) -> [(&'static str, &Proof); 6] {
+        [
+            ("range", &self.range),
+            ("version_match", &self.version_match),
+            ("put_if_absent", &self.put_if_absent),
+            ("upload_if_absent", &self.upload_if_absent),
+            ("checksum", &self.checksum),
+            ("multipart", &self.multipart),
+        ]
+    }
+}
+
+/// A place with objects in it.
+///
+/// Contract, held by [`conformance`](crate::conformance):
+/// - an object that was put is there for every reader at once, whole; a failed or abandoned write leaves the old content or nothing;
+/// - `read_into` fills exactly `span` or fails: `NotFound`, `Precondition` when the version changed, `InvalidInput` when the span
+///   ends beyond the object or the buffer is too short; it never returns other bytes than the object's;
+/// - `delete` of what is not there is fine (object stores cannot tell);
+/// - `list` gives every object below the prefix once, sorted by key within one store; the prefix counts in whole parts
+///   (`a` lists `a/b` and the object `a` itself, not `ab`);
+/// - errors carry kind, operation and place, and never a credential;
+/// - dropping a future at any time leaks nothing and leaves nothing half-made visible.
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync {
+    /// Where it is, for messages and for naming objects.
+    fn location(&self) -> &Location;
+
+    /// What is known of an object.
+    async fn head(&self, key: &Key) -> Result<ObjectMeta>;
+
+    /// Read `span` of an object into the front of `buf`, whose length must be at least the span's.
+    async fn read_into(
+        &self,
+        key: &Key,
+        span: Span,
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone>;
+
+    /// Write a whole object; when it returns, it is as durable as the store makes things.
+    async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone>;
+
+    /// Begin to write an object in parts.
+    async fn upload(&self, key: &Key, options: &PutOptions) -> Result<Box<dyn Upload>>;
+
+    /// List below a prefix; the root lists everything.
+    fn list(&self, prefix: &Key, options: ListOptions) -> Listing;
+
+    /// Remove an object.
+    async fn delete(&self, key: &Key) -> Result<()>;
+
+    /// What the store can be relied on for. May write and remove small probe objects the first time.
+    async fn capabilities(&self) -> Result<Capabilities>;
+}
+
+/// An object being written in parts. Nothing is visible before `complete` returns; dropping it without `complete` gives up.
+#[async_trait]
+pub trait Upload: fmt::Debug + Send + Sync {
+    /// Size that every part but the last must have.
+    fn part_bytes(&self) -> u64;
+
+    /// Write part `index` (from 0). Parts may go in any order and side by side; a failed one may be tried again.
+    async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger>;
+
+    /// Make the object visible, from all parts up to the last without a gap.
+    async fn complete(&self) -> Result<PutDone>;
+
+    /// Give up and remove what was written.
+    async fn abort(&self) -> Result<()>;
+}
