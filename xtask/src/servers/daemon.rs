@@ -10,9 +10,6 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::run::Runner;
 
-/// How long a server may take to end by itself; its data is thrown away, so there is nothing to wait for.
-const STOP_GRACE: Duration = Duration::from_secs(5);
-
 /// Pause between two looks at something that is not ready.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -57,16 +54,10 @@ impl Daemon {
         lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n")
     }
 
+    /// Kills at once: the data is thrown away, so there is nothing to end gracefully for.
     fn stop(&mut self) {
-        // The group has the process' own number, see `bound_command`.
-        let group = Pid::from_child(&self.child);
-        let _ = kill_process_group(group, Signal::TERM);
-        let until = Instant::now() + STOP_GRACE;
-        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        // Also takes grandchildren that outlived their parent.
-        let _ = kill_process_group(group, Signal::KILL);
+        // The group has the process' own number, see `bound_command`, and takes grandchildren along.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }
 }
@@ -128,12 +119,9 @@ mod tests {
     #[test]
     fn dropping_stops_the_whole_group() {
         let folder = tempfile::tempdir().unwrap();
-        // The grandchild ignores SIGTERM and would hold the pipe open for ten minutes if it survived.
+        // The grandchild would hold the pipe open for ten minutes if it survived its parent.
         let fifo = folder.path().join("alive");
-        let script = format!(
-            "mkfifo {0}; (trap '' TERM; exec sleep 600 3<>{0}) & wait",
-            fifo.display()
-        );
+        let script = format!("mkfifo {0}; (exec sleep 600 3<>{0}) & wait", fifo.display());
         let mut daemon = Daemon::start("d", &mut shell(&script), folder.path()).unwrap();
         while !fifo.exists() {
             daemon.check().unwrap();

@@ -18,6 +18,9 @@ const MACHINE_PATHS: [&str; 6] = [
     concat!("/", "tmp/bash_jobs"),
 ];
 
+/// Names of nobody, for examples: a home folder of one of these is no machine's path.
+const PLACEHOLDER_USERS: [&str; 3] = ["u", "user", "you"];
+
 /// Hosts and products that serve packages; which one is used is the machine's business.
 const REGISTRY_HOSTS: [&str; 6] = [
     concat!("arti", "factory"),
@@ -148,11 +151,17 @@ fn check_places(file: &SourceFile) -> Vec<Finding> {
     findings
 }
 
-/// True if the line has the absolute path, not a longer one that merely contains it (`s3://bucket/work/x`).
+/// True if the line has the absolute path, not a longer one that merely contains it (`s3://bucket/work/x`), nor one
+/// of a made-up user.
 fn names_path(line: &str, path: &str) -> bool {
     let is_inside = |character: char| character.is_ascii_alphanumeric() || "._-~}$*".contains(character);
-    line.match_indices(path)
-        .any(|(at, _)| !line[..at].ends_with(is_inside))
+    line.match_indices(path).any(|(at, _)| {
+        let next = line[at + path.len()..]
+            .split(|character: char| !character.is_ascii_alphanumeric())
+            .next();
+        let is_placeholder = next.is_some_and(|name| PLACEHOLDER_USERS.contains(&name));
+        !line[..at].ends_with(is_inside) && !is_placeholder
+    })
 }
 
 #[cfg(test)]
