@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forebay_core::{Key, Ledger, Location, PathPolicy, Result, Span};
+use forebay_core::{Error, ErrorKind, Key, Ledger, Location, PathPolicy, Result, Span};
 use forebay_io::{AlignedBuf, Buf, Class};
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
@@ -272,6 +272,19 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Begin to write an object in parts.
     async fn upload(&self, key: &Key, options: &PutOptions) -> Result<Box<dyn Upload>>;
 
+    /// Go on with an upload that another process began, from the state its [`Upload::checkpoint`] gave. `Unsupported` where uploads
+    /// do not outlive the process, `NotFound` when the store has forgotten the upload.
+    async fn resume_upload(
+        &self,
+        key: &Key,
+        state: serde_json::Value,
+        options: &PutOptions,
+    ) -> Result<Box<dyn Upload>> {
+        let _ = (state, options);
+        let message = "uploads to this store cannot be resumed";
+        Err(Error::new(ErrorKind::Unsupported, "upload", message).at(self.location().join(key)))
+    }
+
     /// List below a prefix; the root lists everything.
     fn list(&self, prefix: &Key, options: ListOptions) -> Listing;
 
@@ -290,6 +303,12 @@ pub trait Upload: fmt::Debug + Send + Sync {
 
     /// Write part `index` (from 0). Parts may go in any order and side by side; a failed one may be tried again.
     async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger>;
+
+    /// What [`Store::resume_upload`] needs to go on with this upload in another process: the parts written so far, never a
+    /// credential. `None` where uploads do not outlive the process.
+    fn checkpoint(&self) -> Option<serde_json::Value> {
+        None
+    }
 
     /// Make the object visible, from all parts up to the last without a gap.
     async fn complete(&self) -> Result<PutDone>;
