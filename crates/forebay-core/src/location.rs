@@ -186,7 +186,7 @@ impl Location {
         match (self.scheme, key.is_root()) {
             (_, true) => {}
             (Scheme::File, false) => {
-                joined.authority = format!("{}/{key}", self.authority.trim_end_matches('/'))
+                joined.authority = format!("{}/{key}", self.authority.trim_end_matches('/'));
             }
             _ => joined.key = self.key.join(key),
         }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use forebay_core::Result;
 
 use crate::map::{Map, PAGE, Pages};
-use crate::pool::{ArenaId, PoolBlock};
+use crate::pool::{ArenaId, ArenaMemory, PoolBlock};
 
 /// The memory behind buffers: a mapping of its own, or a block of a pool.
 #[derive(Debug)]
@@ -131,6 +131,13 @@ impl AlignedBuf {
         arena_of(&self.region, self.start)
     }
 
+    pub(crate) fn arena_memory(&self) -> Option<ArenaMemory> {
+        match &*self.region {
+            Region::Own(_) => None,
+            Region::Pooled(block) => Some(block.arena_memory()),
+        }
+    }
+
     pub(crate) fn as_raw(&self) -> *mut u8 {
         // SAFETY: `start` lies within the region, or one past its end for an empty piece.
         unsafe { self.region.ptr().add(self.start).as_ptr() }
@@ -227,6 +234,13 @@ impl Buf {
 
     pub(crate) fn arena(&self) -> Option<(ArenaId, usize)> {
         arena_of(&self.region, self.start)
+    }
+
+    pub(crate) fn arena_memory(&self) -> Option<ArenaMemory> {
+        match &*self.region {
+            Region::Own(_) => None,
+            Region::Pooled(block) => Some(block.arena_memory()),
+        }
     }
 }
 

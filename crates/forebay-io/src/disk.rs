@@ -21,7 +21,7 @@ use crate::pool::{BufPool, PinHook, PoolConfig};
 
 /// Bytes of one operation handed to the engine, which cuts it into requests: large enough that waking threads costs nothing, small enough
 /// for the gate to tell classes apart.
-pub const OPERATION_BYTES: u64 = 8 << 20;
+pub(crate) const OPERATION_BYTES: u64 = 8 << 20;
 
 /// Memory for pieces that must be copied because they are not aligned. Separate from the pool that callers lease from: they may hold all of
 /// that while they wait for a bounce buffer.
@@ -182,7 +182,7 @@ impl Disk {
             }
         }
         drop(done);
-        self.count("read", &ledger);
+        count("read", &ledger);
         whole
             .map(|whole| (whole, ledger))
             .ok_or_else(|| wrong_answer("read"))
@@ -235,7 +235,7 @@ impl Disk {
             ledger.merge(&part);
         }
         drop(done);
-        self.count("write", &ledger);
+        count("write", &ledger);
         Ok(ledger)
     }
 
@@ -375,20 +375,11 @@ impl Disk {
         match (file.access(), &self.0.engine_reason) {
             (Access::Buffered { reason }, _) => ledger.record_downgrade(DataPath::DirectUring, path, reason),
             (Access::Direct { .. }, Some(reason)) => {
-                ledger.record_downgrade(DataPath::DirectUring, path, reason)
+                ledger.record_downgrade(DataPath::DirectUring, path, reason);
             }
             (Access::Direct { .. }, None) => {}
         }
         ledger
-    }
-
-    fn count(&self, op: &'static str, ledger: &Ledger) {
-        for (path, totals) in &ledger.paths {
-            metrics::counter!(metric::IO_BYTES_TOTAL, "path" => path.name(), "op" => op)
-                .increment(totals.bytes);
-            metrics::counter!(metric::IO_REQUESTS_TOTAL, "path" => path.name(), "op" => op)
-                .increment(totals.requests);
-        }
     }
 }
 
@@ -398,6 +389,14 @@ impl fmt::Debug for Disk {
             .field("engine", &self.0.kind)
             .field("pool", &self.0.pool)
             .finish_non_exhaustive()
+    }
+}
+
+fn count(op: &'static str, ledger: &Ledger) {
+    for (path, totals) in &ledger.paths {
+        metrics::counter!(metric::IO_BYTES_TOTAL, "path" => path.name(), "op" => op).increment(totals.bytes);
+        metrics::counter!(metric::IO_REQUESTS_TOTAL, "path" => path.name(), "op" => op)
+            .increment(totals.requests);
     }
 }
 

@@ -4,11 +4,13 @@
 //! [`Access::Direct`] or [`Access::Buffered`] with the reason in words. The reason goes into the ledger of everything that is
 //! done with the file, and under a required path it is the error.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::{Error, Result};
@@ -79,7 +81,7 @@ impl OpenHow {
 }
 
 /// Files smaller than this go through the page cache: one request either way, and no padding and truncating of the tail.
-pub const DIRECT_BYTES_MIN: u64 = 64 << 10;
+pub(crate) const DIRECT_BYTES_MIN: u64 = 64 << 10;
 
 /// How an open file is read and written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +107,8 @@ pub struct File {
     access: Access,
     size: u64,
     device: u64,
+    /// Dropped with the file, before its descriptor.
+    close_notice: OnceLock<Box<dyn fmt::Debug + Send + Sync>>,
 }
 
 #[derive(Debug)]
@@ -139,6 +143,11 @@ impl File {
         self.device
     }
 
+    /// Keep `notice` until the file is closed, and drop it then. Only the first one is kept.
+    pub(crate) fn on_close(&self, notice: impl fmt::Debug + Send + Sync + 'static) {
+        let _ = self.close_notice.set(Box::new(notice));
+    }
+
     pub(crate) fn raw_fd(&self) -> Option<RawFd> {
         self.fd().map(|fd| fd.as_raw_fd())
     }
@@ -159,6 +168,7 @@ impl File {
             access,
             size,
             device: 0,
+            close_notice: OnceLock::new(),
         }
     }
 
@@ -204,6 +214,7 @@ impl File {
             access,
             size,
             device,
+            close_notice: OnceLock::new(),
         })
     }
 }

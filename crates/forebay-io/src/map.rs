@@ -58,14 +58,14 @@ impl Map {
             .max(1)
             .checked_next_multiple_of(granule)
             .ok_or_else(|| refused(len, None))?;
-        if pages == Pages::Huge {
-            if let Ok(ptr) = map(len, MapFlags::HUGETLB) {
-                return Ok(Self {
-                    ptr,
-                    len,
-                    kind: PageKind::Reserved,
-                });
-            }
+        if pages == Pages::Huge
+            && let Ok(ptr) = map(len, MapFlags::HUGETLB)
+        {
+            return Ok(Self {
+                ptr,
+                len,
+                kind: PageKind::Reserved,
+            });
         }
         let ptr = map(len, MapFlags::NORESERVE).map_err(|errno| refused(len, Some(errno.into())))?;
         let mut map = Self {
@@ -73,13 +73,15 @@ impl Map {
             len,
             kind: PageKind::Small,
         };
-        // SAFETY: the range is the mapping made above.
-        if pages == Pages::Huge
-            && unsafe { mm::madvise(ptr.as_ptr().cast(), len, Advice::LinuxHugepage) }.is_ok()
-        {
+        if pages == Pages::Huge && map.advise_huge() {
             map.kind = PageKind::Transparent;
         }
         Ok(map)
+    }
+
+    fn advise_huge(&self) -> bool {
+        // SAFETY: the range is this mapping, and the advice changes no content.
+        unsafe { mm::madvise(self.ptr.as_ptr().cast(), self.len, Advice::LinuxHugepage) }.is_ok()
     }
 
     pub(crate) fn ptr(&self) -> NonNull<u8> {

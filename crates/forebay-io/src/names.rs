@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, CWD, RenameFlags, Timespec, Timestamps};
 use crate::file::{File, OpenHow};
 
 /// Names in one directory that are read into memory: above it, listing is refused rather than letting memory grow without bound.
-pub const DIR_ENTRIES_MAX: usize = 16 << 20;
+pub(crate) const DIR_ENTRIES_MAX: usize = 16 << 20;
 
 /// One operation on names.
 #[derive(Debug, Clone)]

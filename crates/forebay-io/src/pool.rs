@@ -4,11 +4,12 @@
 //! can register the memory once, and a lease of any size is a run of its pages. Waiters are served strictly in the order
 //! they came: a large lease cannot be starved by small ones behind it.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use forebay_core::{ByteSize, Error, ErrorKind, Result, metric};
 use tokio::sync::oneshot;
@@ -118,10 +119,10 @@ impl BufPool {
             return Completion::ready(Err(error));
         }
         let mut state = self.0.lock();
-        if state.waiters.is_empty() {
-            if let Some(buf) = self.0.grant(&mut state, len) {
-                return Completion::ready(Ok(buf));
-            }
+        if state.waiters.is_empty()
+            && let Some(buf) = self.0.grant(&mut state, len)
+        {
+            return Completion::ready(Ok(buf));
         }
         let (grant, granted) = oneshot::channel();
         state.waiters.push_back(Waiter { len, grant });
@@ -250,10 +251,23 @@ impl PoolBlock {
         self.first * PAGE
     }
 
-    /// The arena's address and length, for registration with a ring.
-    pub(crate) fn arena_span(&self) -> (NonNull<u8>, usize) {
-        (self.arena.map.ptr(), self.arena.map.len())
+    /// The whole arena, for registration with a ring.
+    pub(crate) fn arena_memory(&self) -> ArenaMemory {
+        let arena: Arc<dyn Any + Send + Sync> = Arc::<Arena>::clone(&self.arena);
+        ArenaMemory {
+            ptr: self.arena.map.ptr(),
+            len: self.arena.map.len(),
+            alive: Arc::downgrade(&arena),
+        }
     }
+}
+
+/// Where an arena lies, and whether it is still there.
+#[derive(Debug)]
+pub(crate) struct ArenaMemory {
+    pub(crate) ptr: NonNull<u8>,
+    pub(crate) len: usize,
+    pub(crate) alive: Weak<dyn Any + Send + Sync>,
 }
 
 impl Drop for PoolBlock {

@@ -1,0 +1,322 @@
+//! The thread that owns a ring: takes tasks, keeps requests in the kernel, collects answers, sleeps when idle.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError, mpsc};
+use std::thread;
+
+use forebay_core::{Error, Limits, Result};
+use io_uring::types::{Fd, FsyncFlags};
+use io_uring::{IoUring, opcode, squeue};
+
+use super::job::{Job, Request, Verb};
+use super::queue::{Queue, Task};
+use super::slots::Slots;
+use super::{Notes, Setup};
+
+/// Marks the answer to the eventfd read that wakes the thread.
+const WAKE: u64 = u64::MAX;
+
+/// Start a ring and its thread.
+pub(super) fn start(setup: Setup, limits: &Limits, notes: &Notes) -> Result<Arc<Queue>> {
+    let queue = Arc::new(Queue::new(limits)?);
+    let (ready, started) = mpsc::channel();
+    let (thread_queue, limits, notes) = (Arc::clone(&queue), limits.clone(), Arc::clone(notes));
+    thread::Builder::new()
+        .name("forebay-ring".to_owned())
+        .spawn(move || {
+            // The ring is made here because only the thread that makes it may use it.
+            match setup.build(limits.ring_entries) {
+                Ok(ring) => {
+                    let _ = ready.send(Ok(()));
+                    Ring::new(ring, thread_queue, &limits, notes).run();
+                }
+                Err(error) => drop(ready.send(Err(error))),
+            }
+        })
+        .map_err(|error| Error::from_io("start thread", error))?;
+    match started.recv() {
+        Ok(Ok(())) => Ok(queue),
+        Ok(Err(error)) => Err(Error::from_io("open io_uring", error)),
+        Err(_) => Err(Error::from_io("open io_uring", std::io::ErrorKind::Other.into())),
+    }
+}
+
+struct Ring {
+    kernel: IoUring,
+    queue: Arc<Queue>,
+    slots: Slots,
+    notes: Notes,
+    jobs: Table<Job>,
+    requests: Table<Request>,
+    /// Jobs that still have requests to make, oldest first.
+    pending: VecDeque<usize>,
+    /// Requests to be made again: short counts, `EAGAIN`.
+    again: VecDeque<Request>,
+    requests_max: usize,
+    request_bytes: usize,
+    /// Where the kernel puts the eventfd's value; boxed so that it does not move.
+    woken: Box<[u8; 8]>,
+    armed: bool,
+}
+
+impl Ring {
+    fn new(kernel: IoUring, queue: Arc<Queue>, limits: &Limits, notes: Notes) -> Self {
+        let slots = Slots::new(&kernel.submitter());
+        Self {
+            kernel,
+            queue,
+            slots,
+            notes,
+            jobs: Table::default(),
+            requests: Table::default(),
+            pending: VecDeque::new(),
+            again: VecDeque::new(),
+            // One entry stays free for the wake-up.
+            requests_max: limits.ring_entries.saturating_sub(1).max(1) as usize,
+            request_bytes: limits.disk_request_bytes.max(4096) as usize,
+            woken: Box::default(),
+            armed: false,
+        }
+    }
+
+    fn run(mut self) {
+        loop {
+            self.take_tasks();
+            self.fill();
+            self.tell_notes();
+            if self.jobs.is_empty() && self.queue.is_finished() {
+                return;
+            }
+            // With room for more and nothing queued, or with no room at all, sleep until something is answered.
+            let full = self.requests.len() >= self.requests_max;
+            let wait = full || self.queue.may_sleep();
+            match self.kernel.submit_and_wait(usize::from(wait)) {
+                Ok(_) => {}
+                Err(error)
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
+                    ) => {}
+                Err(error) => {
+                    tracing::error!(%error, "io_uring stopped working");
+                    self.queue.fail();
+                    return;
+                }
+            }
+            self.collect();
+        }
+    }
+
+    fn take_tasks(&mut self) {
+        while self.jobs.len() < self.requests_max {
+            match self.queue.pop() {
+                None => return,
+                Some(Task::Forget { file_id }) => self.slots.forget(&self.kernel.submitter(), file_id),
+                Some(task) => {
+                    if let Some(job) = Job::new(task) {
+                        let index = self.jobs.insert(job);
+                        self.pending.push_back(index);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Put requests into the submission queue as far as there is room, oldest job first.
+    fn fill(&mut self) {
+        if !self.armed {
+            let wake = opcode::Read::new(Fd(self.queue.wake_fd()), self.woken.as_mut_ptr(), 8)
+                .build()
+                .user_data(WAKE);
+            self.armed = self.push(&wake);
+        }
+        while self.requests.len() < self.requests_max {
+            let Some(request) = self.next_request() else {
+                return;
+            };
+            let Some(entry) = self.entry(request) else {
+                self.settle(request, -libc::EBADF);
+                continue;
+            };
+            let index = self.requests.insert(request);
+            if !self.push(&entry.user_data(index as u64)) {
+                self.requests.remove(index);
+                self.again.push_front(request);
+                return;
+            }
+        }
+    }
+
+    fn next_request(&mut self) -> Option<Request> {
+        if let Some(request) = self.again.pop_front() {
+            return Some(request);
+        }
+        while let Some(&index) = self.pending.front() {
+            let request_bytes = self.request_bytes;
+            match self
+                .jobs
+                .get_mut(index)
+                .and_then(|job| job.next_request(index, request_bytes))
+            {
+                Some(request) => return Some(request),
+                None => drop(self.pending.pop_front()),
+            }
+        }
+        None
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: the memory and file an entry names are owned by its job (or by `self` for the wake-up) and stay where they
+        // are until the answer is collected: jobs leave the table only by `finish`, when nothing of them is in the kernel.
+        unsafe { self.kernel.submission().push(entry) }.is_ok()
+    }
+
+    /// The kernel's form of a request, with registered memory and file where there are some.
+    fn entry(&mut self, request: Request) -> Option<squeue::Entry> {
+        let job = self.jobs.get_mut(request.job)?;
+        let submitter = self.kernel.submitter();
+        let fd = job.file.raw_fd()?;
+        let slot = self.slots.file(&submitter, &job.file, fd, job.len(), &self.queue);
+        let target = Fd(slot.map_or(fd, |slot| slot as i32));
+        let (address, len) = (job.address(request.at), (request.end - request.at) as u32);
+        let offset = job.offset + request.at as u64;
+        let registered = job.arena().and_then(|(arena, start)| {
+            self.slots
+                .buffer(&submitter, (arena, start + request.at), len as usize, || {
+                    job.arena_memory()
+                })
+        });
+        let entry = match (job.verb(), registered) {
+            (Verb::Read, Some(index)) => opcode::ReadFixed::new(target, address, len, index)
+                .offset(offset)
+                .build(),
+            (Verb::Read, None) => opcode::Read::new(target, address, len).offset(offset).build(),
+            (Verb::Write, Some(index)) => opcode::WriteFixed::new(target, address, len, index)
+                .offset(offset)
+                .build(),
+            (Verb::Write, None) => opcode::Write::new(target, address, len).offset(offset).build(),
+            (Verb::Sync, _) => opcode::Fsync::new(target).flags(FsyncFlags::DATASYNC).build(),
+        };
+        Some(if slot.is_some() {
+            entry.flags(squeue::Flags::FIXED_FILE)
+        } else {
+            entry
+        })
+    }
+
+    fn collect(&mut self) {
+        let answers: Vec<(u64, i32)> = self
+            .kernel
+            .completion()
+            .map(|entry| (entry.user_data(), entry.result()))
+            .collect();
+        for (id, result) in answers {
+            if id == WAKE {
+                self.armed = false;
+                continue;
+            }
+            if let Some(request) = self.requests.remove(id as usize) {
+                self.settle(request, result);
+            }
+        }
+    }
+
+    /// Take in the answer to a request, and answer the caller when it was the last one of its job.
+    fn settle(&mut self, request: Request, result: i32) {
+        let Some(job) = self.jobs.get_mut(request.job) else {
+            return;
+        };
+        match job.answered(request, result) {
+            Some(request) => self.again.push_back(request),
+            None if job.is_done() => {
+                // A finished job may still stand in the line of those with requests to make, when it failed early.
+                self.pending.retain(|index| *index != request.job);
+                if let Some(job) = self.jobs.remove(request.job) {
+                    job.finish();
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn tell_notes(&mut self) {
+        let new = self.slots.take_notes();
+        if !new.is_empty() {
+            let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+            for note in new {
+                if !notes.contains(&note) {
+                    notes.push(note);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Ring {
+    /// After an orderly end there is no job left. After a panic or a broken ring, requests may still be in the kernel: their memory is
+    /// leaked rather than freed under it.
+    fn drop(&mut self) {
+        self.queue.fail();
+        let in_kernel = !self.requests.is_empty();
+        for job in self.jobs.drain() {
+            job.abandon();
+        }
+        if self.armed || in_kernel {
+            std::mem::forget(std::mem::take(&mut self.woken));
+        }
+    }
+}
+
+/// A vector with holes: indices stay valid until removed.
+#[derive(Debug)]
+struct Table<T> {
+    rows: Vec<Option<T>>,
+    holes: Vec<usize>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self {
+            rows: Vec::new(),
+            holes: Vec::new(),
+        }
+    }
+}
+
+impl<T> Table<T> {
+    fn len(&self) -> usize {
+        self.rows.len() - self.holes.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn insert(&mut self, row: T) -> usize {
+        match self.holes.pop() {
+            Some(index) => {
+                self.rows[index] = Some(row);
+                index
+            }
+            None => {
+                self.rows.push(Some(row));
+                self.rows.len() - 1
+            }
+        }
+    }
+
+    fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.rows.get_mut(index)?.as_mut()
+    }
+
+    fn remove(&mut self, index: usize) -> Option<T> {
+        let row = self.rows.get_mut(index)?.take()?;
+        self.holes.push(index);
+        Some(row)
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
+        self.holes.clear();
+        self.rows.drain(..).flatten()
+    }
+}
