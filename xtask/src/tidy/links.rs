@@ -190,7 +190,8 @@ mod tests {
     #[test]
     fn links_that_lead_nowhere_are_found() {
         assert_eq!(lines("fine\n[b](b.md)\n[r]: ../c.md\n"), [2, 3]);
-        assert_eq!(lines("[out](../../../b.md)"), [1]);
+        // Climbing out of the checkout must not come back in at its top.
+        assert_eq!(lines("[out](../../../README.md)"), [1]);
         assert_eq!(lines("[two](../b.md) and [bad](../d.md#x)"), [1]);
     }
 
@@ -211,6 +212,13 @@ mod tests {
                 "{path}"
             );
         }
+    }
+
+    #[test]
+    fn homes_of_made_up_users_are_fine() {
+        let home = MACHINE_PATHS[0];
+        assert_eq!(lines(&format!("{home}user/data and {home}u")), NONE);
+        assert_eq!(lines(&format!("{home}username/data")), [1]);
     }
 
     #[test]
