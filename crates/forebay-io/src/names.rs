@@ -72,8 +72,8 @@ pub enum NameOp {
         /// To how many bytes.
         len: u64,
     },
-    /// Reserve blocks for an open file that will grow to `len`, so that a full disk is known before the first byte. File systems
-    /// that cannot are fine.
+    /// Grow an open file to `len` with its blocks reserved: a full disk is known before the first byte, and writes that do not
+    /// move the end of the file run side by side (ext4 takes a lock otherwise). File systems that cannot are fine.
     Reserve {
         /// Which.
         file: Arc<File>,
@@ -263,7 +263,7 @@ fn sync_dir(path: &Path) -> Result<NameDone> {
 }
 
 fn reserve(file: &File, len: u64) -> Result<NameDone> {
-    let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
+    let flags = rustix::fs::FallocateFlags::empty();
     on_file("reserve", file, |fd| {
         match rustix::fs::fallocate(fd, flags, 0, len.max(1)) {
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::INVAL) => Ok(()),
