@@ -7,6 +7,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_core::{DataPath, Error, ErrorKind, Ledger, Limits, PathPolicy, Result, Span, metric};
 use futures::stream::{StreamExt, TryStreamExt};
@@ -163,28 +164,49 @@ impl Disk {
         buf: AlignedBuf,
         class: Class,
     ) -> Result<(AlignedBuf, Ledger)> {
+        let (buf, result) = self.try_read_into(file, span, buf, class).await?;
+        result.map(|ledger| (buf, ledger))
+    }
+
+    /// Like [`read_into`](Self::read_into), but the buffer comes back whole when the read fails, so that it can be filled from elsewhere.
+    /// Only when the engine itself is gone is the buffer lost with it.
+    pub async fn try_read_into(
+        &self,
+        file: &Arc<File>,
+        span: Span,
+        buf: AlignedBuf,
+        class: Class,
+    ) -> Result<(AlignedBuf, Result<Ledger>)> {
         if (buf.len() as u64) < span.len() {
             let message = format!("buffer of {} bytes for {} bytes", buf.len(), span.len());
-            return Err(Error::new(ErrorKind::InvalidInput, "read", message).at(file.path().display()));
+            let error = Error::new(ErrorKind::InvalidInput, "read", message).at(file.path().display());
+            return Ok((buf, Err(error)));
         }
         let depth = self.depth();
         let pieces = cut(span, buf, file);
+        let failed = AtomicBool::new(false);
         let mut done = futures::stream::iter(pieces)
-            .map(|(span, piece)| self.read_piece(file, span, piece, class))
+            .map(|(span, piece)| self.read_piece(file, span, piece, class, &failed))
             .buffered(depth);
-        let mut ledger = self.ledger_of(file);
+        let mut result = Ok(self.ledger_of(file));
         let mut whole: Option<AlignedBuf> = None;
         while let Some((piece, part)) = done.try_next().await? {
-            ledger.merge(&part);
+            match (&mut result, part) {
+                (Ok(ledger), Ok(part)) => ledger.merge(&part),
+                (Ok(_), Err(error)) => result = Err(error),
+                (Err(_), _) => {}
+            }
             match &mut whole {
                 None => whole = Some(piece),
                 Some(whole) => whole.unsplit(piece).map_err(|_| wrong_answer("read"))?,
             }
         }
         drop(done);
-        count("read", &ledger);
+        if let Ok(ledger) = &result {
+            count("read", ledger);
+        }
         whole
-            .map(|whole| (whole, ledger))
+            .map(|whole| (whole, result))
             .ok_or_else(|| wrong_answer("read"))
     }
 
@@ -291,15 +313,19 @@ impl Disk {
             .max(2) as usize
     }
 
+    /// Read one piece; its buffer comes back in every case. Once a piece has failed, those that follow are not read any more.
     async fn read_piece(
         &self,
         file: &Arc<File>,
         span: Span,
-        mut piece: AlignedBuf,
+        piece: AlignedBuf,
         class: Class,
-    ) -> Result<(AlignedBuf, Ledger)> {
-        let len = span.len() as usize;
-        let asked = asked_bytes(file, len);
+        failed: &AtomicBool,
+    ) -> Result<(AlignedBuf, Result<Ledger>)> {
+        if failed.load(Ordering::Relaxed) {
+            return Ok((piece, Ok(Ledger::default())));
+        }
+        let asked = asked_bytes(file, span.len() as usize);
         let in_place = match *file.access() {
             Access::Buffered { .. } => true,
             Access::Direct { align } => {
@@ -308,26 +334,55 @@ impl Disk {
                     && piece.capacity() >= asked
             }
         };
-        let path = self.path_of(file);
-        if in_place {
-            let keep = piece.len();
-            let done = self.submit_read(file, span.start(), piece, asked, class).await?;
-            let (mut piece, count, requests) = (done.buf, done.result?, done.requests);
-            piece.set_len(keep);
-            check_count(file, span, count)?;
-            return Ok((piece, Ledger::of(path, span.len(), requests.into())));
+        let done = if in_place {
+            self.read_in_place(file, span, piece, asked, class).await
+        } else {
+            self.read_bounced(file, span, piece, class).await
+        };
+        if !matches!(done, Ok((_, Ok(_)))) {
+            failed.store(true, Ordering::Relaxed);
         }
+        done
+    }
+
+    async fn read_in_place(
+        &self,
+        file: &Arc<File>,
+        span: Span,
+        piece: AlignedBuf,
+        asked: usize,
+        class: Class,
+    ) -> Result<(AlignedBuf, Result<Ledger>)> {
+        let keep = piece.len();
+        let done = self.submit_read(file, span.start(), piece, asked, class).await?;
+        let (mut piece, requests) = (done.buf, done.requests);
+        piece.set_len(keep);
+        let checked = done.result.and_then(|count| check_count(file, span, count));
+        let ledger = checked.map(|()| Ledger::of(self.path_of(file), span.len(), requests.into()));
+        Ok((piece, ledger))
+    }
+
+    async fn read_bounced(
+        &self,
+        file: &Arc<File>,
+        span: Span,
+        mut piece: AlignedBuf,
+        class: Class,
+    ) -> Result<(AlignedBuf, Result<Ledger>)> {
         let around = span.align_out(direct_align(file));
         let bounce = self.0.bounce.lease(around.len() as usize).await??;
         let done = self
             .submit_read(file, around.start(), bounce, around.len() as usize, class)
             .await?;
-        let count = done.result?;
-        check_count(file, Span::new(around.start(), span.end())?, count)?;
-        piece[..len].copy_from_slice(&done.buf[span.relative_to(around.start())]);
+        let needed = Span::new(around.start(), span.end())?;
+        if let Err(error) = done.result.and_then(|count| check_count(file, needed, count)) {
+            return Ok((piece, Err(error)));
+        }
+        piece[..span.len() as usize].copy_from_slice(&done.buf[span.relative_to(around.start())]);
+        let path = self.path_of(file);
         let mut ledger = Ledger::of(path, span.len(), done.requests.into());
         ledger.record_copy(path, span.len());
-        Ok((piece, ledger))
+        Ok((piece, Ok(ledger)))
     }
 
     async fn submit_read(
@@ -475,4 +530,30 @@ fn wrong_answer(op: &'static str) -> Error {
         op,
         "the engine gave an answer of another kind",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The caller's buffer survives a file that is too short, in one piece and still its own, so that it can be filled from elsewhere.
+    #[tokio::test]
+    async fn a_failed_read_gives_the_buffer_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("short");
+        std::fs::write(&path, vec![7; 100_000]).unwrap();
+        let disk = Disk::open(DiskConfig::default()).unwrap();
+        let file = disk
+            .open_file(&path, OpenHow::READ, PathPolicy::Fastest)
+            .await
+            .unwrap();
+        for start in [0, 1] {
+            let buf = disk.pool().lease(20 << 20).await.unwrap().unwrap();
+            let address = buf.as_ptr();
+            let span = Span::at(start, 20 << 20).unwrap();
+            let (buf, result) = disk.try_read_into(&file, span, buf, Class::Data).await.unwrap();
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::Precondition);
+            assert_eq!((buf.as_ptr(), buf.len()), (address, 20 << 20));
+        }
+    }
 }
