@@ -37,15 +37,17 @@ impl EnvVar {
 }
 
 macro_rules! env_vars {
-    ($( $(#[doc = $doc:literal])+ $ident:ident = $name:literal; )*) => {
+    ($(#[doc = $list_doc:literal])+ $list:ident; $( $(#[doc = $doc:literal])+ $ident:ident = $name:literal; )*) => {
         $( $(#[doc = $doc])+ pub const $ident: EnvVar = EnvVar { name: $name, doc: concat!($($doc),+) }; )*
 
-        /// All of them, in the order of the reference page.
-        pub const ALL: &[EnvVar] = &[$( $ident, )*];
+        $(#[doc = $list_doc])+
+        pub const $list: &[EnvVar] = &[$( $ident, )*];
     };
 }
 
 env_vars! {
+    /// All of them, in the order of the reference page.
+    ALL;
     /// Path of the configuration file (default: `forebay/config.toml` in the user's configuration folder).
     CONFIG = "FOREBAY_CONFIG";
     /// Folder for small state: store probes, transfers in progress (default: `forebay` in the user's cache folder).
@@ -66,6 +68,8 @@ env_vars! {
     S3_REGION = "FOREBAY_S3_REGION";
     /// Address buckets as `host/bucket` (`path`) or `bucket.host` (`virtual`).
     S3_ADDRESSING = "FOREBAY_S3_ADDRESSING";
+    /// Send S3 requests without a signature, for public buckets.
+    S3_UNSIGNED = "FOREBAY_S3_UNSIGNED";
     /// Log filter in the syntax of `tracing`, such as `info` or `forebay_store=debug`.
     LOG = "FOREBAY_LOG";
     /// Test servers: fail instead of skipping tests when the variables below are absent.
@@ -86,28 +90,84 @@ env_vars! {
     DEV_CACHE = "FOREBAY_DEV_CACHE";
 }
 
-/// Variables of others that Forebay honours, listed for the reference page.
-pub const FOREIGN: &[EnvVar] = &[HOME, XDG_CONFIG_HOME, XDG_CACHE_HOME, NO_COLOR];
-/// The user's home folder.
-pub const HOME: EnvVar = EnvVar {
-    name: "HOME",
-    doc: " The user's home folder.",
-};
-/// The user's configuration folder.
-pub const XDG_CONFIG_HOME: EnvVar = EnvVar {
-    name: "XDG_CONFIG_HOME",
-    doc: " The user's configuration folder.",
-};
-/// The user's cache folder.
-pub const XDG_CACHE_HOME: EnvVar = EnvVar {
-    name: "XDG_CACHE_HOME",
-    doc: " The user's cache folder.",
-};
-/// Turns colours off.
-pub const NO_COLOR: EnvVar = EnvVar {
-    name: "NO_COLOR",
-    doc: " Turns colours off.",
-};
+env_vars! {
+    /// Variables of others that Forebay honours, listed for the reference page.
+    FOREIGN;
+    /// The user's home folder.
+    HOME = "HOME";
+    /// The user's configuration folder.
+    XDG_CONFIG_HOME = "XDG_CONFIG_HOME";
+    /// The user's cache folder.
+    XDG_CACHE_HOME = "XDG_CACHE_HOME";
+    /// Turns colours off.
+    NO_COLOR = "NO_COLOR";
+    /// AWS access key.
+    AWS_ACCESS_KEY_ID = "AWS_ACCESS_KEY_ID";
+    /// AWS secret key.
+    AWS_SECRET_ACCESS_KEY = "AWS_SECRET_ACCESS_KEY";
+    /// Token that belongs to temporary AWS keys.
+    AWS_SESSION_TOKEN = "AWS_SESSION_TOKEN";
+    /// Which profile of the AWS files to use.
+    AWS_PROFILE = "AWS_PROFILE";
+    /// AWS profile file (default: `~/.aws/config`).
+    AWS_CONFIG_FILE = "AWS_CONFIG_FILE";
+    /// AWS credentials file (default: `~/.aws/credentials`).
+    AWS_SHARED_CREDENTIALS_FILE = "AWS_SHARED_CREDENTIALS_FILE";
+    /// AWS region.
+    AWS_REGION = "AWS_REGION";
+    /// AWS region, when `AWS_REGION` is absent.
+    AWS_DEFAULT_REGION = "AWS_DEFAULT_REGION";
+    /// Endpoint of S3.
+    AWS_ENDPOINT_URL_S3 = "AWS_ENDPOINT_URL_S3";
+    /// Endpoint of all AWS services, S3 and STS among them.
+    AWS_ENDPOINT_URL = "AWS_ENDPOINT_URL";
+    /// Endpoint of the AWS security token service.
+    AWS_ENDPOINT_URL_STS = "AWS_ENDPOINT_URL_STS";
+    /// Endpoint of the AWS single sign-on portal.
+    AWS_ENDPOINT_URL_SSO = "AWS_ENDPOINT_URL_SSO";
+    /// File with the token of a web identity.
+    AWS_WEB_IDENTITY_TOKEN_FILE = "AWS_WEB_IDENTITY_TOKEN_FILE";
+    /// Role to assume with the web identity.
+    AWS_ROLE_ARN = "AWS_ROLE_ARN";
+    /// Name of the session of an assumed role.
+    AWS_ROLE_SESSION_NAME = "AWS_ROLE_SESSION_NAME";
+    /// Path of the container credentials on 169.254.170.2.
+    AWS_CONTAINER_CREDENTIALS_RELATIVE_URI = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";
+    /// URL of the container credentials.
+    AWS_CONTAINER_CREDENTIALS_FULL_URI = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
+    /// Token to send to the container credentials URL.
+    AWS_CONTAINER_AUTHORIZATION_TOKEN = "AWS_CONTAINER_AUTHORIZATION_TOKEN";
+    /// File with the token to send to the container credentials URL.
+    AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
+    /// Do not ask the instance metadata service.
+    AWS_EC2_METADATA_DISABLED = "AWS_EC2_METADATA_DISABLED";
+    /// URL of the instance metadata service.
+    AWS_EC2_METADATA_SERVICE_ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
+    /// File with certificates to trust, besides those of the system.
+    AWS_CA_BUNDLE = "AWS_CA_BUNDLE";
+    /// File with the certificates to trust, instead of those of the system.
+    SSL_CERT_FILE = "SSL_CERT_FILE";
+    /// File with Google credentials.
+    GOOGLE_APPLICATION_CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS";
+    /// Endpoint of a Google Cloud Storage emulator; requests to it are not signed.
+    STORAGE_EMULATOR_HOST = "STORAGE_EMULATOR_HOST";
+    /// Azure storage account.
+    AZURE_STORAGE_ACCOUNT_NAME = "AZURE_STORAGE_ACCOUNT_NAME";
+    /// Key of the Azure storage account.
+    AZURE_STORAGE_ACCOUNT_KEY = "AZURE_STORAGE_ACCOUNT_KEY";
+    /// Shared access signature for the Azure storage account.
+    AZURE_STORAGE_SAS_TOKEN = "AZURE_STORAGE_SAS_TOKEN";
+    /// Endpoint of Azure Blob Storage.
+    AZURE_STORAGE_ENDPOINT = "AZURE_STORAGE_ENDPOINT";
+    /// Azure application.
+    AZURE_CLIENT_ID = "AZURE_CLIENT_ID";
+    /// Secret of the Azure application.
+    AZURE_CLIENT_SECRET = "AZURE_CLIENT_SECRET";
+    /// Azure tenant.
+    AZURE_TENANT_ID = "AZURE_TENANT_ID";
+    /// File with the token of an Azure workload identity.
+    AZURE_FEDERATED_TOKEN_FILE = "AZURE_FEDERATED_TOKEN_FILE";
+}
 
 #[cfg(test)]
 mod tests {
