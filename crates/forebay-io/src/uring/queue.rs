@@ -132,6 +132,11 @@ impl Queue {
         false
     }
 
+    /// Announce that the thread is up again, whatever woke it: pushing needs no system call then.
+    pub(super) fn awake(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+
     pub(super) fn is_finished(&self) -> bool {
         let state = self.lock();
         state.closed && state.tasks.is_empty()

@@ -103,6 +103,7 @@ impl Ring {
                     return;
                 }
             }
+            self.queue.awake();
             self.collect();
         }
     }
