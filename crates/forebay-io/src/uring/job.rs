@@ -48,6 +48,12 @@ pub(super) struct Request {
     tries: u32,
 }
 
+impl Request {
+    pub(super) fn len(&self) -> usize {
+        self.end - self.at
+    }
+}
+
 /// A task being worked on.
 #[derive(Debug)]
 pub(super) struct Job {
