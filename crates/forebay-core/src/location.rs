@@ -113,6 +113,15 @@ impl Location {
         })
     }
 
+    /// Memory of this process that nobody else can name.
+    pub fn private_memory() -> Self {
+        Self {
+            scheme: Scheme::Mem,
+            authority: "private".to_owned(),
+            key: Key::ROOT,
+        }
+    }
+
     fn parse_file_url(text: &str, rest: &str) -> Result<Self> {
         let path = rest
             .strip_prefix("localhost")

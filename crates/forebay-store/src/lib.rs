@@ -25,7 +25,7 @@ pub mod tiers;
 pub mod wrap;
 
 pub use context::Context;
-pub use ext::StoreExt;
+pub use ext::{BeginParts, StoreExt};
 pub use local::LocalStore;
 pub use memory::MemoryStore;
 pub use open::{open, open_object};

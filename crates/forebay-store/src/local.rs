@@ -1,47 +1,348 @@
-//! Being written.
+//! Objects as files below a directory.
+//!
+//! A key is a path below the root, so the store holds ordinary files that any tool can read. Reads go through the disk engine into the
+//! caller's buffer. Writes are durable and atomic: a hidden temporary file in the same directory is written, synced, renamed over
+//! the name, and the directory is synced ([`draft`], [`dir_sync`]). A write that fails, is dropped or is killed leaves the old
+//! content; temporary files of dead processes are removed by whoever meets them ([`sweep`]).
+//!
+//! ```text
+//! put:  Body -> [runs] -> draft file -> sync -> rename -> sync of the directory (shared by all writers into it)
+//! read: key -> stat -> open file (kept in [open_files]) -> caller's buffer -> stat again
+//! list: directories, depth first, in the byte order of whole keys ([walk])
+//! ```
 
-use crate::context::Context;
-use crate::store::*;
-use async_trait::async_trait;
-use forebay_core::{Key, Location, Result, Span};
-use forebay_io::AlignedBuf;
+mod dir_sync;
+mod draft;
+mod explain;
+mod open_files;
+mod probe;
+mod runs;
+mod sweep;
+mod upload;
+mod walk;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Being written.
+use async_trait::async_trait;
+use forebay_core::{Error, ErrorKind, Key, Ledger, Location, PathPolicy, Result, Span};
+use forebay_io::{Access, AlignedBuf, Disk, File, FileKind, FileStat, NameOp, OpenHow};
+
+use self::dir_sync::DirSyncs;
+use self::draft::{Draft, Wanted};
+use self::explain::{explain, is_not_a_directory};
+use self::open_files::OpenFiles;
+use self::probe::Probed;
+use self::sweep::Swept;
+use crate::context::Context;
+use crate::memory::check_span;
+use crate::store::{
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, PutDone, PutMode, PutOptions, ReadDone,
+    ReadOptions, Store, Upload, WriteCheck,
+};
+
+/// How the names of files in the making begin. They are hidden from listings, and no key may have such a part.
+const TEMP_PREFIX: &str = ".forebay-tmp-";
+
+/// Times a file is opened again because its name was given to another file in between. Each needs a rename within microseconds.
+const OPEN_TRIES_MAX: usize = 16;
+
+/// Objects as files below a directory; clones share its open files.
+#[derive(Debug, Clone)]
+pub struct LocalStore(Arc<Shared>);
+
 #[derive(Debug)]
-pub enum LocalStore {}
+struct Shared {
+    location: Location,
+    root: PathBuf,
+    context: Context,
+    files: OpenFiles,
+    dir_syncs: DirSyncs,
+    swept: Swept,
+    probed: Probed,
+}
 
 impl LocalStore {
-    /// Being written.
-    pub fn open(_: &Location, _: &Context) -> Result<Self> {
-        unimplemented!()
+    /// The store rooted at a directory, which need not exist yet: writing makes it.
+    pub fn open(location: &Location, context: &Context) -> Result<Self> {
+        let root = location.to_path().ok_or_else(|| {
+            Error::new(ErrorKind::InvalidInput, "open", "this is not a local path").at(location)
+        })?;
+        Ok(Self(Arc::new(Shared {
+            location: location.clone(),
+            root,
+            context: context.clone(),
+            files: OpenFiles::default(),
+            dir_syncs: DirSyncs::default(),
+            swept: Swept::default(),
+            probed: Probed::default(),
+        })))
     }
 }
 
+/// What tells one state of a file from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    identity: (u64, u64),
+    size: u64,
+    modified_ns: i64,
+}
+
+impl Stamp {
+    fn of(stat: &FileStat) -> Self {
+        Self {
+            identity: stat.identity,
+            size: stat.size,
+            modified_ns: stat.modified_ns,
+        }
+    }
+
+    /// The version callers see.
+    fn version(&self) -> String {
+        format!("{}-{}-{}", self.identity.1, self.size, self.modified_ns)
+    }
+}
+
+fn meta_of(key: Key, stat: &FileStat) -> ObjectMeta {
+    ObjectMeta {
+        key,
+        size: stat.size,
+        version: Some(Stamp::of(stat).version()),
+        modified: Some(Duration::from_nanos(stat.modified_ns.max(0) as u64)),
+        checksum: None,
+    }
+}
+
+impl Shared {
+    fn disk(&self) -> &Disk {
+        self.context.disk()
+    }
+
+    /// Where the object of that key is; refuses what is no object's name.
+    fn path_of(&self, op: &'static str, key: &Key) -> Result<PathBuf> {
+        let refuse = |message: &str| Err(Error::new(ErrorKind::InvalidInput, op, message));
+        if key.is_root() {
+            return refuse("an object is needed, but this names the whole store")
+                .map_err(|error: Error| error.at(&self.location));
+        }
+        if key.as_str().split('/').any(|part| part.starts_with(TEMP_PREFIX)) {
+            return refuse("names that begin with .forebay-tmp- are kept for files in the making")
+                .map_err(|error: Error| error.at(self.location.join(key)));
+        }
+        Ok(self.root.join(key.as_str()))
+    }
+
+    /// Stat a file that is to be read: everything but a file is refused by name.
+    async fn stat_object(&self, op: &'static str, path: &Path) -> Result<FileStat> {
+        match self.disk().stat(path).await {
+            Ok(stat) if stat.kind == FileKind::File => Ok(stat),
+            Ok(stat) if stat.kind == FileKind::Dir => {
+                Err(
+                    Error::new(ErrorKind::NotFound, op, "this is a directory, not an object")
+                        .at(path.display())
+                        .with_hint("list it, or name a file in it"),
+                )
+            }
+            Ok(_) => {
+                Err(Error::new(ErrorKind::InvalidInput, op, "this is not a regular file").at(path.display()))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound || is_not_a_directory(&error) => {
+                self.files.forget(path);
+                Err(self.not_found(op, path, error).await)
+            }
+            Err(error) => Err(explain(op, path, error)),
+        }
+    }
+
+    /// Say whether the object or the whole store is missing.
+    async fn not_found(&self, op: &'static str, path: &Path, error: Error) -> Error {
+        let root_is_missing =
+            matches!(self.disk().stat(&self.root).await, Err(error) if error.kind() == ErrorKind::NotFound);
+        let message = if root_is_missing {
+            format!("the directory {} does not exist", self.root.display())
+        } else {
+            String::new()
+        };
+        Error::new(ErrorKind::NotFound, op, message)
+            .at(path.display())
+            .with_source(error)
+    }
+
+    /// The file at `path`, open, with the stamp of what was opened.
+    async fn open_for_read(&self, path: &Path, policy: PathPolicy) -> Result<(Arc<File>, Stamp)> {
+        let mut stamp = Stamp::of(&self.stat_object("read", path).await?);
+        for _ in 0..OPEN_TRIES_MAX {
+            if let Some(file) = self.files.get(path, policy, &stamp) {
+                return Ok((file, stamp));
+            }
+            let opened = self.disk().open_file(path, OpenHow::READ, policy).await;
+            let after = Stamp::of(&self.stat_object("read", path).await?);
+            match opened {
+                // The name meant the same file before and after opening it, so that is the one that was opened.
+                Ok(file) if after == stamp => {
+                    self.files.keep(path, policy, stamp, &file);
+                    return Ok((file, stamp));
+                }
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(explain("read", path, error));
+                }
+                _ => stamp = after,
+            }
+        }
+        let message = "the file is being replaced faster than it can be opened";
+        Err(Error::new(ErrorKind::Precondition, "read", message).at(path.display()))
+    }
+
+    /// After a read: the file that was read must not have changed under it. One that lost its name meanwhile is whole and fine.
+    async fn check_unchanged(&self, path: &Path, before: &Stamp) -> Result<()> {
+        match self.disk().stat(path).await {
+            Ok(stat) if stat.identity == before.identity && Stamp::of(&stat) != *before => {
+                Err(changed(path, "the file changed while it was read"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An early answer for writers: what is at `path` now does not allow the write.
+    async fn check_target(&self, op: &'static str, path: &Path, mode: PutMode) -> Result<()> {
+        match self.disk().stat(path).await {
+            Ok(stat) if stat.kind == FileKind::Dir => Err(Error::new(
+                ErrorKind::InvalidInput,
+                op,
+                "a directory stands where the object should be",
+            )
+            .at(path.display())
+            .with_hint("choose another name, or remove the directory")),
+            Ok(_) if mode == PutMode::IfAbsent => {
+                Err(Error::new(ErrorKind::AlreadyExists, op, "").at(path.display()))
+            }
+            // Whatever else is wrong is told better by the write itself.
+            _ => Ok(()),
+        }
+    }
+
+    async fn put_at(&self, path: &Path, body: &Body, options: &PutOptions) -> Result<PutDone> {
+        self.check_target("put", path, options.mode).await?;
+        let size = body.len();
+        let wanted = Wanted {
+            size: Some(size),
+            size_min: size,
+            policy: options.policy,
+        };
+        let draft = Draft::create(self, path, wanted)
+            .await
+            .map_err(|error| explain("put", path, error))?;
+        let written = self.fill(draft, body, options).await;
+        let (version, crc64nvme, ledger) = written.map_err(|error| explain("put", path, error))?;
+        self.files.forget(path);
+        Ok(PutDone {
+            version: Some(version),
+            size,
+            crc64nvme,
+            check: WriteCheck::Durable,
+            ledger,
+        })
+    }
+
+    /// Write a body into a draft and commit it.
+    async fn fill(&self, draft: Draft, body: &Body, options: &PutOptions) -> Result<(String, u64, Ledger)> {
+        let size = body.len();
+        let (crc64nvme, ledger) = runs::write(self.disk(), draft.file(), body, options.class).await?;
+        if is_padded(draft.file(), size) {
+            draft.trim(size).await?;
+        }
+        let version = draft.commit(self, size, options.mode).await?;
+        Ok((version, crc64nvme, ledger))
+    }
+}
+
+/// Whether writing `size` bytes leaves padding behind the last of them.
+fn is_padded(file: &File, size: u64) -> bool {
+    matches!(*file.access(), Access::Direct { align } if !size.is_multiple_of(align.into()))
+}
+
+fn changed(path: &Path, message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Precondition, "read", message)
+        .at(path.display())
+        .with_hint("something writes to it in place; replace files by renaming, as this store does")
+}
+
 #[async_trait]
+#[deny(clippy::missing_trait_methods)]
 impl Store for LocalStore {
     fn location(&self) -> &Location {
-        match *self {}
+        &self.0.location
     }
-    async fn head(&self, _: &Key) -> Result<ObjectMeta> {
-        match *self {}
+
+    async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        let path = self.0.path_of("head", key)?;
+        let stat = self.0.stat_object("head", &path).await?;
+        Ok(meta_of(key.clone(), &stat))
     }
-    async fn read_into(&self, _: &Key, _: Span, _: AlignedBuf, _: &ReadOptions) -> Result<ReadDone> {
-        match *self {}
+
+    async fn read_into(
+        &self,
+        key: &Key,
+        span: Span,
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
+        let path = self.0.path_of("read", key)?;
+        let (file, stamp) = self.0.open_for_read(&path, options.policy).await?;
+        if let Some(version) = &options.version
+            && *version != stamp.version()
+        {
+            let message = format!("version {version} was asked for, but it is {}", stamp.version());
+            return Err(Error::new(ErrorKind::Precondition, "read", message).at(path.display()));
+        }
+        check_span(span, file.size(), buf.len()).map_err(|error| error.at(path.display()))?;
+        if span.is_empty() {
+            let ledger = Ledger::default();
+            return Ok(ReadDone { buf, ledger });
+        }
+        let read = self.0.disk().read_into(&file, span, buf, options.class).await;
+        let (buf, ledger) = read.map_err(|error| explain("read", &path, error))?;
+        self.0.check_unchanged(&path, &stamp).await?;
+        Ok(ReadDone { buf, ledger })
     }
-    async fn put(&self, _: &Key, _: Body, _: &PutOptions) -> Result<PutDone> {
-        match *self {}
+
+    async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
+        let path = self.0.path_of("put", key)?;
+        self.0.put_at(&path, &body, options).await
     }
-    async fn upload(&self, _: &Key, _: &PutOptions) -> Result<Box<dyn Upload>> {
-        match *self {}
+
+    async fn upload(&self, key: &Key, options: &PutOptions) -> Result<Box<dyn Upload>> {
+        let path = self.0.path_of("upload", key)?;
+        let upload = upload::LocalUpload::begin(&self.0, path, options).await?;
+        Ok(Box::new(upload))
     }
-    fn list(&self, _: &Key, _: ListOptions) -> Listing {
-        match *self {}
+
+    fn list(&self, prefix: &Key, options: ListOptions) -> Listing {
+        walk::list(&self.0, prefix, options)
     }
-    async fn delete(&self, _: &Key) -> Result<()> {
-        match *self {}
+
+    /// The name is gone when this returns; that it stays gone after a power failure is not promised, as with `rm`.
+    async fn delete(&self, key: &Key) -> Result<()> {
+        let path = self.0.path_of("delete", key)?;
+        self.0.files.forget(&path);
+        match self.0.disk().name(NameOp::Unlink { path: path.clone() }).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound || is_not_a_directory(&error) => Ok(()),
+            Err(error) => match self.0.check_target("delete", &path, PutMode::Replace).await {
+                Ok(()) => Err(explain("delete", &path, error)),
+                Err(_) => Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    "delete",
+                    "this is a directory, not an object",
+                )
+                .at(path.display())
+                .with_hint("delete the objects below it")),
+            },
+        }
     }
+
     async fn capabilities(&self) -> Result<Capabilities> {
-        match *self {}
+        probe::capabilities(&self.0).await
     }
 }

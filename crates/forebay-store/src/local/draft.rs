@@ -1,0 +1,196 @@
+//! A file in the making: hidden, locked, and gone unless it is committed.
+//!
+//! The lock says that the writer is alive. It is taken on the temporary file itself and vanishes with the process, so anybody who
+//! can take it knows that the file was left behind. Between making the file and locking it, a sweeper may have removed it; the
+//! writer looks once more after locking, and makes another.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use forebay_core::{Error, ErrorKind, PathPolicy, Result, Seed, Span};
+use forebay_io::{Disk, File, NameOp, OpenHow, RangeLock};
+use futures::FutureExt;
+
+use super::{Shared, Stamp, TEMP_PREFIX};
+use crate::store::PutMode;
+
+/// Files of at least this size have their blocks reserved first: a full disk is known before the first byte, and the file lies in one run.
+/// Smaller ones fail as fast without.
+const RESERVE_BYTES_MIN: u64 = 1 << 20;
+
+/// Names tried for a temporary file before giving up; each failure needs a sweeper or a clash of random names at the same moment.
+const CREATE_TRIES_MAX: usize = 8;
+
+/// The byte whose lock says that the writer is alive.
+pub(super) const ALIVE: Span = Span::first(1);
+
+/// What a writer knows before it writes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    /// Size of the whole, where known.
+    pub(super) size: Option<u64>,
+    /// Least size it is going to have, where the size is not known.
+    pub(super) size_min: u64,
+    /// Which paths are acceptable.
+    pub(super) policy: PathPolicy,
+}
+
+/// A file in the making; removed on drop unless it was committed.
+#[derive(Debug)]
+pub(super) struct Draft {
+    disk: Disk,
+    temp: PathBuf,
+    target: PathBuf,
+    file: Arc<File>,
+    lock: Option<RangeLock>,
+    committed: bool,
+}
+
+impl Draft {
+    /// Make a temporary file beside `target`, and the directories it needs.
+    pub(super) async fn create(shared: &Shared, target: &Path, wanted: Wanted) -> Result<Self> {
+        let disk = shared.disk().clone();
+        let (target, seed) = (target.to_owned(), shared.context.seed());
+        // As a task of its own: when the caller goes away while the file is being opened, the task still gets it, drops it, and
+        // thereby removes it.
+        let task = tokio::spawn(create(disk, target, wanted, seed));
+        let draft = task.await.map_err(|error| {
+            Error::new(ErrorKind::Cancelled, "create", "the runtime is shutting down").with_source(error)
+        })??;
+        if let Some(len) = wanted.size.filter(|size| *size >= RESERVE_BYTES_MIN) {
+            let file = Arc::clone(&draft.file);
+            draft.disk.name(NameOp::Reserve { file, len }).await?;
+        }
+        Ok(draft)
+    }
+
+    /// The open file.
+    pub(super) fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// Cut what was written beyond `size`: the padding of a direct write, or an earlier try of the last part.
+    pub(super) async fn trim(&self, size: u64) -> Result<()> {
+        self.disk.set_len(&self.file, size).await
+    }
+
+    /// Make its `size` bytes durable and visible under the target's name; gives the version.
+    pub(super) async fn commit(mut self, shared: &Shared, size: u64, mode: PutMode) -> Result<String> {
+        self.disk.sync(&self.file).await?;
+        // Before the rename: afterwards the name may already mean somebody else's file.
+        let stamp = Stamp::of(&self.disk.stat(&self.temp).await?);
+        if stamp.size != size {
+            let message = format!("the file has {} bytes, but {size} were written", stamp.size);
+            return Err(Error::new(ErrorKind::Corrupt, "commit", message).at(self.temp.display()));
+        }
+        let rename = NameOp::Rename {
+            from: self.temp.clone(),
+            to: self.target.clone(),
+            replace: mode == PutMode::Replace,
+        };
+        self.disk.name(rename).await?;
+        self.committed = true;
+        let dir = self.target.parent().unwrap_or(Path::new("/"));
+        shared.dir_syncs.sync(&self.disk, dir).await.map_err(|error| {
+            error
+                .with_hint("the object has its new content, but a power failure might bring back the old one")
+        })?;
+        Ok(stamp.version())
+    }
+
+    /// Remove it, and wait until it is gone.
+    pub(super) async fn discard(mut self) -> Result<()> {
+        self.committed = true;
+        let path = self.temp.clone();
+        self.disk.name(NameOp::Unlink { path }).await.map(drop)
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        in_the_making().remove(&self.temp);
+        if !self.committed {
+            // Polled once, the removal is with the engine and runs to its end. It goes before the lock does.
+            let path = self.temp.clone();
+            drop(self.disk.name(NameOp::Unlink { path }).now_or_never());
+        }
+        self.lock = None;
+    }
+}
+
+/// Temporary files of this process. Beside the locks, since these do not hold between simulated files.
+pub(super) fn in_the_making() -> MutexGuard<'static, HashSet<PathBuf>> {
+    static PATHS: LazyLock<Mutex<HashSet<PathBuf>>> = LazyLock::new(Mutex::default);
+    PATHS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn create(disk: Disk, target: PathBuf, wanted: Wanted, seed: Seed) -> Result<Draft> {
+    let dir = target.parent().unwrap_or(Path::new("/")).to_owned();
+    let how = OpenHow {
+        size_hint: wanted.size.or(Some(wanted.size_min)),
+        ..OpenHow::CREATE
+    };
+    let mut failed = None;
+    for _ in 0..CREATE_TRIES_MAX {
+        let temp = dir.join(temp_name(seed));
+        in_the_making().insert(temp.clone());
+        let opened = disk.open_file(&temp, how, wanted.policy).await;
+        match opened {
+            Ok(file) => {
+                let draft = Draft {
+                    disk: disk.clone(),
+                    lock: None,
+                    committed: false,
+                    temp,
+                    target: target.clone(),
+                    file,
+                };
+                if let Some(draft) = draft.locked().await? {
+                    return Ok(draft);
+                }
+            }
+            Err(error) => {
+                in_the_making().remove(&temp);
+                match error.kind() {
+                    ErrorKind::NotFound => drop(disk.name(NameOp::CreateDirs { path: dir.clone() }).await?),
+                    ErrorKind::AlreadyExists => {}
+                    // Opening may fail after making the file, when the path that is required is not available.
+                    _ => {
+                        drop(disk.name(NameOp::Unlink { path: temp }).await);
+                        return Err(error);
+                    }
+                }
+                failed = Some(error);
+            }
+        }
+    }
+    Err(failed.unwrap_or_else(|| {
+        let message = "temporary files vanish as soon as they are made";
+        Error::new(ErrorKind::Io, "create", message).at(dir.display())
+    }))
+}
+
+impl Draft {
+    /// Lock it, and see whether it is still there; `None` when a sweeper was faster.
+    async fn locked(mut self) -> Result<Option<Self>> {
+        match RangeLock::try_exclusive(&self.file, ALIVE) {
+            Ok(None) => return Ok(None),
+            Ok(lock) => self.lock = lock,
+            // Where locks do not work, nobody can take one, so nobody will sweep the file either.
+            Err(error) => tracing::debug!(%error, "this file system has no locks"),
+        }
+        match self.disk.stat(&self.temp).await {
+            Ok(_) => Ok(Some(self)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn temp_name(seed: Seed) -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let random = seed.derive(COUNT.fetch_add(1, Ordering::Relaxed)).0;
+    format!("{TEMP_PREFIX}{}-{random:016x}", std::process::id())
+}

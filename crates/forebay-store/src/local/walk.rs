@@ -1,0 +1,260 @@
+//! Lists a directory tree in the byte order of whole keys.
+//!
+//! Depth first with one frame per directory of the current path. Within a directory, a subdirectory sorts as its name with a `/`
+//! behind it: `a-b`, `a.txt`, `a/x`, `ab` is the order an object store gives. Links are followed; a directory that is already on
+//! the current path is a loop and gives an error row. Whatever cannot be listed gives an error row with its name, and the
+//! walk goes on.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_core::{Error, ErrorKind, Key, Result};
+use forebay_io::{FileKind, FileStat};
+use futures::stream::{self, StreamExt};
+
+use super::explain::{explain, is_not_a_directory};
+use super::{Shared, TEMP_PREFIX, meta_of, sweep};
+use crate::store::{Entry, ListOptions, Listing};
+
+/// Names whose size is asked for together.
+const STAT_BATCH: usize = 64;
+
+/// Of these, in flight at once: more than the engine has threads gains nothing.
+const STATS_IN_FLIGHT: usize = 16;
+
+/// List below `prefix`.
+pub(super) fn list(shared: &Arc<Shared>, prefix: &Key, options: ListOptions) -> Listing {
+    let walk = Walk {
+        shared: Arc::clone(shared),
+        options,
+        prefix: Some(prefix.clone()),
+        frames: Vec::new(),
+    };
+    stream::unfold(walk, |mut walk| async move {
+        let row = walk.next().await?;
+        Some((row, walk))
+    })
+    .boxed()
+}
+
+struct Walk {
+    shared: Arc<Shared>,
+    options: ListOptions,
+    /// Where to begin; taken by the first step.
+    prefix: Option<Key>,
+    frames: Vec<Frame>,
+}
+
+/// A directory of the current path.
+struct Frame {
+    identity: (u64, u64),
+    key: Key,
+    path: PathBuf,
+    names: VecDeque<Name>,
+    found: VecDeque<Result<Found>>,
+}
+
+/// A name that is not looked at yet.
+struct Name {
+    name: OsString,
+    is_dir: bool,
+    /// Known already for links, which had to be followed to sort them.
+    stat: Option<Result<FileStat>>,
+}
+
+enum Found {
+    Object(Entry),
+    Dir(Key, PathBuf, FileStat),
+}
+
+impl Walk {
+    async fn next(&mut self) -> Option<Result<Entry>> {
+        if let Some(prefix) = self.prefix.take()
+            && let Some(row) = self.begin(prefix).await
+        {
+            return Some(row);
+        }
+        loop {
+            let frame = self.frames.last_mut()?;
+            if frame.found.is_empty() {
+                frame.look(&self.shared).await;
+            }
+            match frame.found.pop_front() {
+                None => drop(self.frames.pop()),
+                Some(Err(error)) => return Some(Err(error)),
+                Some(Ok(Found::Object(entry))) => return Some(Ok(entry)),
+                Some(Ok(Found::Dir(key, _, _))) if !self.options.recursive => {
+                    return Some(Ok(Entry::Prefix(key)));
+                }
+                Some(Ok(Found::Dir(key, path, stat))) => {
+                    if let Err(error) = self.enter(key, path, &stat).await {
+                        return Some(Err(error));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first step: the prefix may be a directory, an object or nothing.
+    async fn begin(&mut self, prefix: Key) -> Option<Result<Entry>> {
+        if prefix
+            .as_str()
+            .split('/')
+            .any(|part| part.starts_with(TEMP_PREFIX))
+        {
+            return None;
+        }
+        let path = self.shared.root.join(prefix.as_str());
+        match self.shared.disk().stat(&path).await {
+            Ok(stat) if stat.kind == FileKind::Dir => self.enter(prefix, path, &stat).await.err().map(Err),
+            Ok(_) if prefix.is_root() => {
+                let error = Error::new(ErrorKind::InvalidInput, "list", "this is not a directory");
+                Some(Err(error
+                    .at(path.display())
+                    .with_hint("name the directory it is in")))
+            }
+            Ok(stat) if stat.kind == FileKind::File => Some(Ok(Entry::Object(meta_of(prefix, &stat)))),
+            Ok(_) => None,
+            Err(error) if error.kind() == ErrorKind::NotFound || is_not_a_directory(&error) => {
+                let error = self.shared.not_found("list", &path, error).await;
+                // Nothing below a prefix is an empty listing; a store that is not there is an error.
+                (prefix.is_root() || !error.message().is_empty()).then_some(Err(error))
+            }
+            Err(error) => Some(Err(explain("list", &path, error))),
+        }
+    }
+
+    async fn enter(&mut self, key: Key, path: PathBuf, stat: &FileStat) -> Result<()> {
+        if let Some(above) = self.frames.iter().find(|frame| frame.identity == stat.identity) {
+            let message = format!("this leads back to {}", above.path.display());
+            return Err(Error::new(ErrorKind::InvalidInput, "list", message)
+                .at(path.display())
+                .with_hint("remove the symbolic link that makes the loop"));
+        }
+        let names = names_in(&self.shared, &path).await?;
+        self.frames.push(Frame {
+            identity: stat.identity,
+            key,
+            path,
+            names,
+            found: VecDeque::new(),
+        });
+        Ok(())
+    }
+}
+
+/// The names in a directory that may be listed, in key order.
+async fn names_in(shared: &Shared, path: &Path) -> Result<VecDeque<Name>> {
+    let mut entries = shared
+        .disk()
+        .list(path)
+        .await
+        .map_err(|error| explain("list", path, error))?;
+    if entries.iter().any(sweep::is_temp) {
+        sweep::sweep(
+            shared.disk(),
+            path,
+            entries.iter().filter(|entry| sweep::is_temp(entry)),
+        )
+        .await;
+        entries.retain(|entry| !sweep::is_temp(entry));
+    }
+    let names = entries.into_iter().map(|entry| {
+        let disk = shared.disk().clone();
+        let link = (entry.kind == FileKind::Other).then(|| path.join(&entry.name));
+        async move {
+            let stat = match link {
+                Some(path) => Some(disk.stat(&path).await),
+                None => None,
+            };
+            let linked_dir = matches!(&stat, Some(Ok(stat)) if stat.kind == FileKind::Dir);
+            Name {
+                is_dir: entry.kind == FileKind::Dir || linked_dir,
+                name: entry.name,
+                stat,
+            }
+        }
+    });
+    let mut names: Vec<Name> = stream::iter(names).buffered(STATS_IN_FLIGHT).collect().await;
+    names.sort_by(|a, b| a.sort_bytes().cmp(b.sort_bytes()));
+    Ok(names.into())
+}
+
+impl Name {
+    fn sort_bytes(&self) -> impl Iterator<Item = u8> {
+        let slash = self.is_dir.then_some(b'/');
+        self.name.as_encoded_bytes().iter().copied().chain(slash)
+    }
+}
+
+impl Frame {
+    /// Look at the next names.
+    async fn look(&mut self, shared: &Shared) {
+        let count = self.names.len().min(STAT_BATCH);
+        let batch: Vec<Name> = self.names.drain(..count).collect();
+        let found = batch.into_iter().map(|name| {
+            let path = self.path.join(&name.name);
+            let (disk, key) = (shared.disk().clone(), self.key_of(&name, &path));
+            async move {
+                let key = match key {
+                    Ok(key) => key,
+                    Err(error) => return Some(Err(error)),
+                };
+                let is_link = name.stat.is_some();
+                let stat = match name.stat {
+                    Some(stat) => stat,
+                    None => disk.stat(&path).await,
+                };
+                found(key, path, stat, is_link)
+            }
+        });
+        let found: Vec<Option<Result<Found>>> = stream::iter(found).buffered(STATS_IN_FLIGHT).collect().await;
+        self.found = found.into_iter().flatten().collect();
+        // Everything in this batch vanished; there may be more.
+        if self.found.is_empty() && !self.names.is_empty() {
+            Box::pin(self.look(shared)).await;
+        }
+    }
+
+    fn key_of(&self, name: &Name, path: &Path) -> Result<Key> {
+        let Some(name) = name.name.to_str() else {
+            let escaped = name.name.as_encoded_bytes().escape_ascii();
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "list",
+                format!("name is not valid UTF-8: '{escaped}'"),
+            )
+            .at(self.path.display())
+            .with_hint("rename the file"));
+        };
+        let whole = if self.key.is_root() {
+            name.to_owned()
+        } else {
+            format!("{}/{name}", self.key)
+        };
+        Key::parse(&whole).map_err(|error| explain("list", path, error))
+    }
+}
+
+/// What a name turned out to be; `None` when it is nothing a store holds.
+fn found(key: Key, path: PathBuf, stat: Result<FileStat>, is_link: bool) -> Option<Result<Found>> {
+    match stat {
+        Ok(stat) => match stat.kind {
+            FileKind::File => Some(Ok(Found::Object(Entry::Object(meta_of(key, &stat))))),
+            FileKind::Dir => Some(Ok(Found::Dir(key, path, stat))),
+            // Sockets, FIFOs and devices hold no bytes to list.
+            FileKind::Other => None,
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound && is_link => {
+            let message = "this symbolic link points nowhere";
+            Some(Err(
+                Error::new(ErrorKind::NotFound, "list", message).at(path.display())
+            ))
+        }
+        // Removed since the directory was read.
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => Some(Err(explain("list", &path, error))),
+    }
+}
