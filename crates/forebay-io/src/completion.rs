@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use forebay_core::{Error, ErrorKind, Result};
@@ -14,6 +15,27 @@ pub struct Completion<T>(State<T>);
 enum State<T> {
     Ready(Option<T>),
     Pending(oneshot::Receiver<T>),
+    Held(oneshot::Receiver<T>, Pump),
+}
+
+/// Holds answers back and lets them go in an order of its own, as a simulation does; driven by those who wait.
+pub(crate) trait Holder: Send + Sync {
+    /// Perhaps let some answer go; called again and again, it lets every answer go.
+    fn step(&self);
+    /// Let the answer number `ticket` go: nobody waits for it any more.
+    fn release(&self, ticket: u64);
+}
+
+/// Names one held answer, and lets it go when nobody waits for it any more.
+struct Pump {
+    holder: Arc<dyn Holder>,
+    ticket: u64,
+}
+
+impl Drop for Pump {
+    fn drop(&mut self) {
+        self.holder.release(self.ticket);
+    }
 }
 
 impl<T> Completion<T> {
@@ -27,11 +49,23 @@ impl<T> Completion<T> {
         Self(State::Pending(receiver))
     }
 
+    /// A value that is held back until those who wait have asked `holder` often enough.
+    pub(crate) fn held(receiver: oneshot::Receiver<T>, holder: Arc<dyn Holder>, ticket: u64) -> Self {
+        Self(State::Held(receiver, Pump { holder, ticket }))
+    }
+
     /// Block this thread until the value is there. Not for threads of an async runtime.
     pub fn wait(self) -> Result<T> {
         match self.0 {
             State::Ready(value) => value.ok_or_else(gone),
             State::Pending(receiver) => receiver.blocking_recv().map_err(|_| gone()),
+            State::Held(mut receiver, pump) => loop {
+                match receiver.try_recv() {
+                    Ok(value) => return Ok(value),
+                    Err(oneshot::error::TryRecvError::Closed) => return Err(gone()),
+                    Err(oneshot::error::TryRecvError::Empty) => pump.holder.step(),
+                }
+            },
         }
     }
 }
@@ -43,6 +77,15 @@ impl<T: Unpin> Future for Completion<T> {
         match &mut self.0 {
             State::Ready(value) => Poll::Ready(value.take().ok_or_else(gone)),
             State::Pending(receiver) => Pin::new(receiver).poll(cx).map(|value| value.map_err(|_| gone())),
+            State::Held(receiver, pump) => {
+                pump.holder.step();
+                let polled = Pin::new(receiver).poll(cx).map(|value| value.map_err(|_| gone()));
+                if polled.is_pending() {
+                    // Nobody but those who wait makes progress: come again, after the others had their turn.
+                    cx.waker().wake_by_ref();
+                }
+                polled
+            }
         }
     }
 }

@@ -65,7 +65,7 @@ impl Engine for Psync {
             }
             let mut requests = 0;
             let result = check_alignment("read", &file, offset, buf.as_ptr() as usize, len)
-                .and_then(|()| read_all(&file, offset, &mut buf[..len], request_bytes, &mut requests));
+                .and_then(|()| pread_all(&file, offset, &mut buf[..len], request_bytes, &mut requests));
             drop(permit);
             ReadDone {
                 result,
@@ -86,7 +86,7 @@ impl Engine for Psync {
         self.workers.submit(move || {
             let mut requests = 0;
             let result = check_alignment("write", &file, offset, buf.as_ptr() as usize, buf.len())
-                .and_then(|()| write_all(&file, offset, &buf, request_bytes, &mut requests));
+                .and_then(|()| pwrite_all(&file, offset, &buf, request_bytes, &mut requests));
             drop(permit);
             WriteDone { result, requests }
         })
@@ -106,7 +106,7 @@ impl Engine for Psync {
     }
 }
 
-fn read_all(
+fn pread_all(
     file: &File,
     offset: u64,
     buf: &mut [u8],
@@ -114,13 +114,34 @@ fn read_all(
     requests: &mut u32,
 ) -> Result<usize> {
     let fd = file.fd().ok_or_else(|| names::foreign("read", file))?;
+    read_all(file, offset, buf, request_bytes, requests, |piece, at| {
+        rustix::io::pread(fd, piece, at)
+    })
+}
+
+fn pwrite_all(file: &File, offset: u64, buf: &[u8], request_bytes: usize, requests: &mut u32) -> Result<()> {
+    let fd = file.fd().ok_or_else(|| names::foreign("write", file))?;
+    write_all(file, offset, buf, request_bytes, requests, |piece, at| {
+        rustix::io::pwrite(fd, piece, at)
+    })
+}
+
+/// Fill `buf` by calls that may return less than asked for; stops early only at the end of the file.
+///
+/// Shared with the simulation, whose calls come back short far more often than the kernel's.
+pub(crate) fn read_all(
+    file: &File,
+    offset: u64,
+    buf: &mut [u8],
+    request_bytes: usize,
+    requests: &mut u32,
+    mut call: impl FnMut(&mut [u8], u64) -> rustix::io::Result<usize>,
+) -> Result<usize> {
     let mut done = 0;
     while done < buf.len() {
         let end = buf.len().min(done + request_bytes);
         *requests += 1;
-        let count = retry("read", file, || {
-            rustix::io::pread(fd, &mut buf[done..end], offset + done as u64)
-        })?;
+        let count = retry("read", file, || call(&mut buf[done..end], offset + done as u64))?;
         done += count;
         if count == 0 || ends_file(file, count) {
             break;
@@ -129,15 +150,20 @@ fn read_all(
     Ok(done)
 }
 
-fn write_all(file: &File, offset: u64, buf: &[u8], request_bytes: usize, requests: &mut u32) -> Result<()> {
-    let fd = file.fd().ok_or_else(|| names::foreign("write", file))?;
+/// Write all of `buf` by calls that may take less than given; shared with the simulation.
+pub(crate) fn write_all(
+    file: &File,
+    offset: u64,
+    buf: &[u8],
+    request_bytes: usize,
+    requests: &mut u32,
+    mut call: impl FnMut(&[u8], u64) -> rustix::io::Result<usize>,
+) -> Result<()> {
     let mut done = 0;
     while done < buf.len() {
         let end = buf.len().min(done + request_bytes);
         *requests += 1;
-        let count = retry("write", file, || {
-            rustix::io::pwrite(fd, &buf[done..end], offset + done as u64)
-        })?;
+        let count = retry("write", file, || call(&buf[done..end], offset + done as u64))?;
         if count == 0 {
             return Err(Error::from_io("write", io::ErrorKind::WriteZero.into()).at(file.path().display()));
         }
