@@ -3,10 +3,10 @@
 //! | command   | module      | what it does                                                      |
 //! |-----------|-------------|-------------------------------------------------------------------|
 //! | `tidy`    | [`tidy`]    | house rules that neither rustc nor clippy know                    |
-//! | `test`    | [`test`]    | everything that must hold, from a bare checkout                   |
+//! | `test`    | [`mod@test`] | everything that must hold, from a bare checkout                   |
 //! | `servers` | [`servers`] | one S3 server in the foreground, for developers and benchmarks    |
 //! | `venv`    | [`venv`]    | the Python environment, with the wheel of this checkout           |
-//! | `bench`   | [`bench`]   | the benchmarks in `bench/`, from that environment                 |
+//! | `bench`   | [`mod@bench`] | the benchmarks in `bench/`, from that environment                 |
 //!
 //! [`args`] parses the command line into plain structs, [`workspace`] knows where things are, [`run`] starts child
 //! processes and stops them on Ctrl-C, [`tools`] installs what a bare machine lacks into the cache folder.
