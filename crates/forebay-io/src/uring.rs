@@ -8,7 +8,7 @@
 //! A [`Task`](queue::Task) is one read, write or sync of any length. The ring thread cuts it into requests ([`job`]), keeps a bounded
 //! number of them in the kernel, loops over short counts, and answers once. Buffers of a pool and large files are registered with the ring
 //! ([`slots`]), so that the kernel does not look them up for each request. The thread sleeps in the kernel when there is nothing to
-//! do: an eventfd read in the ring wakes it. Operations on names go to worker threads.
+//! do: a poll of an eventfd in the ring wakes it. Operations on names go to worker threads.
 
 mod job;
 mod queue;

@@ -60,7 +60,7 @@ struct State {
 
 impl Queue {
     pub(super) fn new(limits: &Limits) -> Result<Self> {
-        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::from_io("eventfd", errno.into()))?;
         let tasks_max = limits.queue_requests_max.max(1) as usize;
         Ok(Self {
@@ -105,7 +105,7 @@ impl Queue {
 
     fn rouse(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
-            // An eventfd of value 0 always takes a 1; the thread reads it empty each time it wakes.
+            // An eventfd that is far from full always takes a 1; the thread reads it empty each time it wakes.
             let _ = rustix::io::write(&self.wake, &[1, 0, 0, 0, 0, 0, 0, 0]);
         }
     }
@@ -130,6 +130,11 @@ impl Queue {
         drop(state);
         self.asleep.store(false, Ordering::SeqCst);
         false
+    }
+
+    /// Read the eventfd empty, so that the next poll waits.
+    pub(super) fn clear_wake(&self) {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
 
     /// Announce that the thread is up again, whatever woke it: pushing needs no system call then.

@@ -13,7 +13,7 @@ use super::queue::{Queue, Task};
 use super::slots::Slots;
 use super::{Notes, Setup};
 
-/// Marks the answer to the eventfd read that wakes the thread.
+/// Marks the answer to the poll of the eventfd that wakes the thread.
 const WAKE: u64 = u64::MAX;
 
 /// With at least this many small requests in the kernel, answers come so often that the thread need not be woken for new tasks.
@@ -64,8 +64,7 @@ struct Ring {
     again: VecDeque<Request>,
     requests_max: usize,
     request_bytes: usize,
-    /// Where the kernel puts the eventfd's value; boxed so that it does not move.
-    woken: Box<[u8; 8]>,
+    /// A poll of the eventfd is in the kernel.
     armed: bool,
 }
 
@@ -85,7 +84,6 @@ impl Ring {
             // One entry stays free for the wake-up.
             requests_max: limits.ring_entries.saturating_sub(1).max(1) as usize,
             request_bytes: limits.disk_request_bytes.max(4096) as usize,
-            woken: Box::default(),
             armed: false,
         }
     }
@@ -151,7 +149,7 @@ impl Ring {
     /// Put requests into the submission queue as far as there is room, oldest job first.
     fn fill(&mut self) {
         if !self.armed {
-            let wake = opcode::Read::new(Fd(self.queue.wake_fd()), self.woken.as_mut_ptr(), 8)
+            let wake = opcode::PollAdd::new(Fd(self.queue.wake_fd()), libc::POLLIN as u32)
                 .build()
                 .user_data(WAKE);
             self.armed = self.push(&wake);
@@ -194,7 +192,7 @@ impl Ring {
     }
 
     fn push(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: the memory and file an entry names are owned by its job (or by `self` for the wake-up) and stay where they
+        // SAFETY: the memory and file an entry names are owned by its job (the wake-up names none) and stay where they
         // are until the answer is collected: jobs leave the table only by `finish`, when nothing of them is in the kernel.
         unsafe { self.kernel.submission().push(entry) }.is_ok()
     }
@@ -241,6 +239,7 @@ impl Ring {
         for (id, result) in answers {
             if id == WAKE {
                 self.armed = false;
+                self.queue.clear_wake();
                 continue;
             }
             if let Some(request) = self.requests.remove(id as usize) {
@@ -286,12 +285,8 @@ impl Drop for Ring {
     /// leaked rather than freed under it.
     fn drop(&mut self) {
         self.queue.fail();
-        let in_kernel = !self.requests.is_empty();
         for job in self.jobs.drain() {
             job.abandon();
-        }
-        if self.armed || in_kernel {
-            std::mem::forget(std::mem::take(&mut self.woken));
         }
     }
 }
