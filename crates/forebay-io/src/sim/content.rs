@@ -28,6 +28,7 @@ struct Entry {
 enum Change {
     Write { offset: usize, bytes: Vec<u8> },
     SetLen(usize),
+    Grow(usize),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +95,11 @@ impl Content {
     /// Set the length; a sync covers it once it has landed.
     pub(crate) fn set_len(&mut self, ticket: u64, len: usize) {
         self.push(ticket, Change::SetLen(len));
+    }
+
+    /// Make it at least that long; a sync covers it once it has landed.
+    pub(crate) fn grow(&mut self, ticket: u64, len: usize) {
+        self.push(ticket, Change::Grow(len));
     }
 
     fn push(&mut self, ticket: u64, change: Change) {
@@ -178,13 +184,14 @@ impl Change {
         match self {
             Self::Write { offset, bytes } => put(target, *offset, bytes),
             Self::SetLen(len) => target.resize(*len, 0),
+            Self::Grow(len) => grow(target, *len),
         }
     }
 
     fn apply_by_fate(&self, target: &mut Vec<u8>, rng: &mut Rng) {
         let (offset, bytes) = match self {
-            Self::SetLen(_) if rng.one_in(2) => return,
-            Self::SetLen(_) => return self.apply(target),
+            Self::SetLen(_) | Self::Grow(_) if rng.one_in(2) => return,
+            Self::SetLen(_) | Self::Grow(_) => return self.apply(target),
             Self::Write { offset, bytes } => (*offset, bytes),
         };
         let sectors = sectors(offset, bytes.len());

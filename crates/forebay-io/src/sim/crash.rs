@@ -26,10 +26,9 @@ impl SimFs {
                 continue;
             };
             let body = match &node.body {
-                Body::File { content, .. } => Body::File {
-                    content: Content::durable(content.crashed(&mut seed.derive(id).rng())),
-                    reserved_bytes: 0,
-                },
+                Body::File(content) => {
+                    Body::File(Content::durable(content.crashed(&mut seed.derive(id).rng())))
+                }
                 Body::Dir { .. } => {
                     let entries = names.remove(&id).unwrap_or_default();
                     reached.extend(entries.values());
@@ -62,7 +61,7 @@ fn surviving_names(old: &State, seed: Seed) -> BTreeMap<u64, Entries> {
         .iter()
         .filter_map(|(id, node)| match &node.body {
             Body::Dir { durable, .. } => Some((*id, durable.clone())),
-            Body::File { .. } => None,
+            Body::File(_) => None,
         })
         .collect();
     // Inode numbers start at 1, so this stream is no file's.

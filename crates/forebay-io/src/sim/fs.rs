@@ -53,7 +53,7 @@ pub(super) type Entries = BTreeMap<OsString, u64>;
 
 #[derive(Debug)]
 pub(super) enum Body {
-    File { content: Content, reserved_bytes: u64 },
+    File(Content),
     Dir { durable: Entries, volatile: Entries },
 }
 
@@ -97,7 +97,7 @@ impl SimFs {
         let state = self.lock();
         let node = state.find(path.as_ref()).ok()?;
         match &state.nodes.get(&node)?.body {
-            Body::File { content, .. } => Some(content.bytes().to_vec()),
+            Body::File(content) => Some(content.bytes().to_vec()),
             Body::Dir { .. } => None,
         }
     }
@@ -112,7 +112,7 @@ impl SimFs {
                 Some(Body::Dir { volatile, .. }) => {
                     dirs.extend(volatile.iter().map(|(name, node)| (*node, path.join(name))));
                 }
-                Some(Body::File { .. }) => files.push(path),
+                Some(Body::File(_)) => files.push(path),
                 None => {}
             }
         }
@@ -126,7 +126,7 @@ impl SimFs {
         state.journal = Journal::default();
         for node in state.nodes.values_mut() {
             match &mut node.body {
-                Body::File { content, .. } => *content = Content::durable(content.bytes().to_vec()),
+                Body::File(content) => *content = Content::durable(content.bytes().to_vec()),
                 Body::Dir { durable, volatile } => durable.clone_from(volatile),
             }
         }
@@ -154,10 +154,7 @@ impl Body {
     }
 
     fn file() -> Self {
-        Self::File {
-            content: Content::default(),
-            reserved_bytes: 0,
-        }
+        Self::File(Content::default())
     }
 }
 
@@ -172,22 +169,18 @@ impl Node {
 
     pub(super) fn size(&self) -> u64 {
         match &self.body {
-            Body::File { content, .. } => content.bytes().len() as u64,
+            Body::File(content) => content.bytes().len() as u64,
             Body::Dir { .. } => 0,
         }
     }
 
     pub(super) fn stored_bytes(&self) -> u64 {
-        match &self.body {
-            Body::File { reserved_bytes, .. } => self.size().max(*reserved_bytes),
-            Body::Dir { .. } => 0,
-        }
-        .next_multiple_of(SECTOR_BYTES)
+        self.size().next_multiple_of(SECTOR_BYTES)
     }
 
     pub(super) fn kind(&self) -> FileKind {
         match self.body {
-            Body::File { .. } => FileKind::File,
+            Body::File(_) => FileKind::File,
             Body::Dir { .. } => FileKind::Dir,
         }
     }
@@ -209,7 +202,7 @@ impl State {
             Err(errno) => return Err(errno),
         };
         let size = match self.node(node)?.body {
-            Body::File { .. } => self.node(node)?.size(),
+            Body::File(_) => self.node(node)?.size(),
             Body::Dir { .. } => return Err(Errno::ISDIR),
         };
         let number = self.number();
@@ -262,17 +255,6 @@ impl State {
     /// How far an open file can grow.
     pub(super) fn write_end_max(&self, file: u64, capacity: Option<u64>) -> Result<u64> {
         self.room_end(self.opened.get(&file).ok_or(Errno::BADF)?.node, capacity)
-    }
-
-    pub(super) fn reserve(&mut self, file: u64, len: u64, capacity: Option<u64>) -> Result<()> {
-        let node = self.opened.get(&file).ok_or(Errno::BADF)?.node;
-        if len > self.room_end(node, capacity)? {
-            return Err(Errno::NOSPC);
-        }
-        if let Body::File { reserved_bytes, .. } = &mut self.node_mut(node)?.body {
-            *reserved_bytes = (*reserved_bytes).max(len);
-        }
-        Ok(())
     }
 
     pub(super) fn land(&mut self, ticket: Ticket) {
@@ -343,13 +325,13 @@ impl State {
     pub(super) fn entries(&self, node: u64) -> Result<&Entries> {
         match &self.node(node)?.body {
             Body::Dir { volatile, .. } => Ok(volatile),
-            Body::File { .. } => Err(Errno::NOTDIR),
+            Body::File(_) => Err(Errno::NOTDIR),
         }
     }
 
     fn content(&mut self, node: u64) -> Result<&mut Content> {
         match &mut self.node_mut(node)?.body {
-            Body::File { content, .. } => Ok(content),
+            Body::File(content) => Ok(content),
             Body::Dir { .. } => Err(Errno::ISDIR),
         }
     }

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use crate::file::{Access, Direct, File, OpenHow, Purpose};
 use crate::names::{NameDone, NameOp};
 
+use super::content::Content;
 use super::fs::{self, SimFs, Ticket};
 use super::{SimEngine, SimFault, failed, number_of};
 
@@ -36,13 +37,11 @@ impl SimEngine {
                 nothing(self.on_path("rmdir", &path, false, |fs| fs.remove_dir(&path)))
             }
             NameOp::SyncDir { path } => nothing(self.sync_dir(&path)),
-            NameOp::SetLen { file, len } => nothing(self.set_len(&file, len, tickets)),
+            NameOp::SetLen { file, len } => {
+                nothing(self.resize("truncate", &file, (len, Content::set_len), tickets))
+            }
             NameOp::Reserve { file, len } => {
-                let number = number_of("reserve", &file)?;
-                let capacity = self.config.capacity_bytes;
-                nothing(self.on_path("reserve", file.path(), true, |fs| {
-                    fs.reserve(number, len, capacity)
-                }))
+                nothing(self.resize("reserve", &file, (len, Content::grow), tickets))
             }
             NameOp::Touch { path } => nothing(self.on_path("touch", &path, false, |fs| fs.touch(&path))),
         }
@@ -114,12 +113,19 @@ impl SimEngine {
         result.map_err(|errno| failed("sync directory", path, errno))
     }
 
-    fn set_len(&self, file: &File, len: u64, tickets: &mut Vec<Ticket>) -> Result<()> {
-        let number = number_of("truncate", file)?;
+    /// Change a length as `resize` does.
+    fn resize(
+        &self,
+        op: &'static str,
+        file: &File,
+        (len, resize): (u64, fn(&mut Content, u64, usize)),
+        tickets: &mut Vec<Ticket>,
+    ) -> Result<()> {
+        let number = number_of(op, file)?;
         let capacity = self.config.capacity_bytes;
-        let ticket = self.on_path("truncate", file.path(), true, |fs| {
+        let ticket = self.on_path(op, file.path(), true, |fs| {
             fs.edit(number, len, capacity, |content, ticket| {
-                content.set_len(ticket, len as usize);
+                resize(content, ticket, len as usize);
             })
         })?;
         tickets.push(ticket);

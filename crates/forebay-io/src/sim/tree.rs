@@ -126,7 +126,7 @@ impl State {
         for edit in &edits {
             match &mut self.node_mut(edit.dir)?.body {
                 Body::Dir { volatile, .. } => apply(edit, volatile),
-                Body::File { .. } => return Err(Errno::NOTDIR),
+                Body::File(_) => return Err(Errno::NOTDIR),
             }
         }
         Ok(self.journal.push(edits, after))
