@@ -156,7 +156,7 @@ pub fn open_engine(choice: EngineChoice, limits: &Limits) -> Result<Arc<dyn Engi
     }
 }
 
-/// Check a request against the alignment of a direct file; `len` is what the kernel will be asked for.
+/// Check a request against the alignment of a direct file and the largest offset there is; `len` is what the kernel will be asked for.
 pub(crate) fn check_alignment(
     op: &'static str,
     file: &File,
@@ -164,6 +164,15 @@ pub(crate) fn check_alignment(
     address: usize,
     len: usize,
 ) -> Result<()> {
+    // The kernel's offsets are signed, and io_uring takes -1 for "where the file stands".
+    if i64::try_from(offset)
+        .ok()
+        .and_then(|start| start.checked_add_unsigned(len as u64))
+        .is_none()
+    {
+        let message = format!("{len} bytes at {offset} lie beyond the largest offset");
+        return Err(Error::new(ErrorKind::InvalidInput, op, message).at(file.path().display()));
+    }
     let Access::Direct { align } = *file.access() else {
         return Ok(());
     };
