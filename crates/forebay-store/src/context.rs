@@ -6,6 +6,8 @@ use std::sync::Arc;
 use forebay_core::{Clock, Limits, Result, Seed, SystemClock, env};
 use forebay_io::{BufPool, Disk, DiskConfig};
 
+use crate::remote::Transports;
+
 /// Shared surroundings of stores; cheap to clone. Must be used inside a tokio runtime.
 #[derive(Debug, Clone)]
 pub struct Context {
@@ -13,6 +15,7 @@ pub struct Context {
     clock: Arc<dyn Clock>,
     seed: Seed,
     state_dir: Option<PathBuf>,
+    transports: Arc<Transports>,
 }
 
 impl Context {
@@ -28,6 +31,7 @@ impl Context {
             clock: Arc::new(SystemClock),
             seed: Seed::fresh(),
             state_dir: default_state_dir(),
+            transports: Arc::default(),
         }
     }
 
@@ -64,6 +68,11 @@ impl Context {
     /// The seed for jitter and temporary names.
     pub fn seed(&self) -> Seed {
         self.seed
+    }
+
+    /// The HTTP clients that remote stores of this context share.
+    pub(crate) fn transports(&self) -> &Transports {
+        &self.transports
     }
 
     /// Folder for probes and transfers in progress.

@@ -19,7 +19,7 @@ mod local;
 mod memory;
 mod open;
 pub mod probe;
-mod remote;
+pub mod remote;
 mod store;
 pub mod tiers;
 pub mod wrap;

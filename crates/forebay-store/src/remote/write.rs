@@ -1,0 +1,180 @@
+//! Writing whole objects.
+//!
+//! Pieces go to the socket as they are, without being joined; a CRC-64/NVME travels along for the server to compare. Writes that must
+//! not replace anything carry a name of their own as metadata: when a reply is lost, that name tells whether the object that is there
+//! now is ours.
+
+use bytes::Bytes;
+use forebay_core::{ByteSize, Crc64Nvme, DataPath, Error, ErrorKind, Key, Ledger, Result, Retry};
+use object_store::path::Path;
+use object_store::{Attribute, Attributes, GetOptions, PutPayload, PutResult};
+
+use super::RemoteStore;
+use super::failure::Failure;
+use crate::store::{Body, PutDone, PutMode, PutOptions, WriteCheck};
+
+/// Largest object written in one request: the limit of S3, GCS and Azure.
+const PUT_BYTES_MAX: u64 = 5 << 30;
+
+/// Name of the metadata that tells whose write an object is. Letters only: Azure takes no hyphens, proxies drop underscores.
+pub(super) const WRITE_ID: &str = "forebaywriteid";
+
+/// The outcome of a write that must not replace anything.
+pub(super) enum Absent {
+    /// The object is ours, in this version.
+    Won(Option<String>),
+    /// Somebody was first.
+    Lost,
+}
+
+impl RemoteStore {
+    pub(super) async fn put_object(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
+        options
+            .policy
+            .admit(DataPath::Http, "put", "remote objects go over HTTP")?;
+        let size = body.len();
+        if size > PUT_BYTES_MAX {
+            let message = format!(
+                "{} is more than one request takes ({})",
+                ByteSize(size),
+                ByteSize(PUT_BYTES_MAX)
+            );
+            return Err(Error::new(ErrorKind::LimitExceeded, "put", message)
+                .with_hint("write it in parts, with an upload"));
+        }
+        let path = self.path("put", key)?;
+        let mut crc = Crc64Nvme::default();
+        for piece in body.pieces() {
+            crc.update(piece);
+        }
+        let payload = payload(&body);
+        let (version, requests) = match options.mode {
+            PutMode::Replace => (self.put_plain(&path, payload).await?.e_tag, 1),
+            PutMode::IfAbsent => {
+                self.require_put_if_absent().await?;
+                self.put_if_absent(&path, payload).await?
+            }
+        };
+        let mut ledger = Ledger::of(DataPath::Http, size, requests);
+        ledger.record_retries(DataPath::Http, requests - 1);
+        Ok(PutDone {
+            version,
+            size,
+            crc64nvme: crc.value(),
+            check: self.write_check(),
+            ledger,
+        })
+    }
+
+    async fn put_plain(&self, path: &Path, payload: PutPayload) -> Result<PutResult> {
+        self.count("put");
+        let options = object_store::PutOptions::default();
+        self.0
+            .backend
+            .objects
+            .put_opts(path, payload, options)
+            .await
+            .map_err(|error| self.explain("put", error))
+    }
+
+    /// Try until the outcome is known: `AlreadyExists` is only said when the object is not ours.
+    async fn put_if_absent(&self, path: &Path, payload: PutPayload) -> Result<(Option<String>, u64)> {
+        let id = self.0.patience.unique();
+        let mut uncertain = false;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let error = match self.put_create(path, payload.clone(), Some(&id)).await {
+                Ok(done) => return Ok((done.e_tag, tries.into())),
+                Err(error) => error,
+            };
+            let failure = Failure::find(&error);
+            let pause = failure.and_then(|failure| failure.pause);
+            uncertain |= failure.is_none_or(|failure| failure.uncertain);
+            let error = self.explain("put", error);
+            let is_there = matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Precondition);
+            if is_there && !uncertain {
+                return Err(exists());
+            }
+            if is_there || tries >= self.0.limits.tries_max {
+                return match self.whose(path, &id).await? {
+                    Some(Absent::Won(version)) => Ok((version, tries.into())),
+                    Some(Absent::Lost) => Err(exists()),
+                    None => Err(error),
+                };
+            }
+            if error.retry() == Retry::Never {
+                return Err(error);
+            }
+            self.0.patience.pause(tries, pause).await;
+        }
+    }
+
+    /// One conditional write, without asking whether the store can be relied on.
+    pub(crate) async fn put_create(
+        &self,
+        path: &Path,
+        payload: PutPayload,
+        id: Option<&str>,
+    ) -> object_store::Result<PutResult> {
+        self.count("put");
+        let options = object_store::PutOptions {
+            mode: object_store::PutMode::Create,
+            attributes: id.map(written_by).unwrap_or_default(),
+            ..object_store::PutOptions::default()
+        };
+        self.0.backend.objects.put_opts(path, payload, options).await
+    }
+
+    /// Whose write the object at `path` is; `None` when there is no object.
+    pub(super) async fn whose(&self, path: &Path, id: &str) -> Result<Option<Absent>> {
+        self.count("head");
+        let options = GetOptions {
+            head: true,
+            ..GetOptions::default()
+        };
+        match self.0.backend.objects.get_opts(path, options).await {
+            Ok(found) => {
+                let theirs = found.attributes.get(&Attribute::Metadata(WRITE_ID.into()));
+                let ours = theirs.is_some_and(|value| value.as_ref() == id);
+                Ok(Some(if ours {
+                    Absent::Won(found.meta.e_tag)
+                } else {
+                    Absent::Lost
+                }))
+            }
+            Err(error) => match self.explain("head", error) {
+                error if error.kind() == ErrorKind::NotFound => Ok(None),
+                error => Err(error),
+            },
+        }
+    }
+
+    /// Whether the store compared checksums, as far as a probe has shown.
+    pub(super) fn write_check(&self) -> WriteCheck {
+        match self.0.capabilities.get() {
+            Some(capabilities) if capabilities.checksum.is_shown() => WriteCheck::ByStore,
+            _ => WriteCheck::Unchecked,
+        }
+    }
+}
+
+pub(super) fn exists() -> Error {
+    Error::new(ErrorKind::AlreadyExists, "put", "")
+}
+
+pub(super) fn written_by(id: &str) -> Attributes {
+    let mut attributes = Attributes::new();
+    attributes.insert(Attribute::Metadata(WRITE_ID.into()), id.to_owned().into());
+    attributes
+}
+
+/// The pieces, shared and not copied.
+fn payload(body: &Body) -> PutPayload {
+    body.pieces()
+        .iter()
+        .map(|piece| piece.clone().into_bytes())
+        .collect::<Vec<Bytes>>()
+        .into_iter()
+        .collect()
+}
