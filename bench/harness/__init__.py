@@ -1,0 +1,1 @@
+"""What all suites share: contenders, rounds, servers, tables, facts about the machine."""

@@ -1,0 +1,73 @@
+"""Where things are, and how they are made: the environment of the peers and the Rust contenders.
+
+Everything made lies under `target/`, which git ignores: `target/bench/venv` with the packages pinned in `requirements.txt`, and the
+two Rust programs among the other release builds.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+BENCH = Path(__file__).resolve().parent.parent
+ROOT = BENCH.parent
+MADE = ROOT / "target" / "bench"
+VENV = MADE / "venv"
+STAMP = VENV / "stamp.txt"
+RELEASE = ROOT / "target" / "release"
+
+PEERS = RELEASE / "forebay-bench-peers"
+FOREBAY_BENCH = RELEASE / "forebay-bench"
+FOREBAY = RELEASE / "forebay"
+
+
+def venv_bin(name):
+    """A program of the peers' environment."""
+    return VENV / "bin" / name
+
+
+def ensure_venv():
+    """Make the peers' environment hold exactly what the requirements say."""
+    requirements = BENCH / "requirements.txt"
+    if STAMP.exists() and STAMP.read_text() == requirements.read_text():
+        return
+    run([sys.executable, "-m", "venv", "--clear", VENV])
+    uv = shutil.which("uv")
+    if uv is None:
+        run([venv_bin("python"), "-m", "pip", "install", "--quiet", "uv"])
+        uv = venv_bin("uv")
+    run([uv, "pip", "install", "--quiet", "--require-hashes", "-r", requirements], env={"VIRTUAL_ENV": str(VENV)})
+    STAMP.write_text(requirements.read_text())
+
+
+def ensure_programs():
+    """Build the Rust contenders and the `forebay` program, all with the release profile of the project."""
+    target = ["--release", "--locked", "--quiet", "--target-dir", ROOT / "target"]
+    run(["cargo", "build", *target, "--manifest-path", BENCH / "peers" / "Cargo.toml"])
+    run(["cargo", "build", *target, "--manifest-path", BENCH / "forebay-bench" / "Cargo.toml"])
+    run(["cargo", "build", *target, "--manifest-path", ROOT / "Cargo.toml", "--package", "forebay-cli"])
+
+
+def forebay_python():
+    """A Python that can import forebay: this one (under `cargo xtask bench`), or that of the checkout's `.venv`."""
+    for python in (Path(sys.executable), ROOT / ".venv" / "bin" / "python"):
+        if python.exists() and subprocess.run([python, "-c", "import forebay"], capture_output=True).returncode == 0:
+            return python
+    return None
+
+
+def package_versions(names):
+    """Versions of packages in the peers' environment."""
+    if not STAMP.exists():
+        return {}
+    script = "import json, sys; from importlib.metadata import version; print(json.dumps({n: version(n) for n in sys.argv[1:]}))"
+    done = subprocess.run([venv_bin("python"), "-c", script, *names], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def run(argv, env=None):
+    """Run a step of the set-up; its failure ends everything."""
+    print("+", *argv, file=sys.stderr, flush=True)
+    subprocess.run(argv, check=True, env={**os.environ, **(env or {})}, stdout=sys.stderr)

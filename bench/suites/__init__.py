@@ -1,0 +1,1 @@
+"""One module per suite. `run(options)` measures and returns `Result`s, one per table."""
