@@ -269,7 +269,6 @@ fn changed(path: &Path, message: impl Into<String>) -> Error {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl Store for LocalStore {
     fn location(&self) -> &Location {
         &self.0.location

@@ -144,7 +144,6 @@ impl Object {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl Store for MemoryStore {
     fn location(&self) -> &Location {
         &self.location
@@ -283,7 +282,6 @@ impl MemoryUpload {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl Upload for MemoryUpload {
     fn part_bytes(&self) -> u64 {
         PART_BYTES

@@ -52,7 +52,8 @@ pub struct ReadOptions {
 /// A finished read.
 #[derive(Debug)]
 pub struct ReadDone {
-    /// The caller's buffer; its first `span.len()` bytes are the object's.
+    /// The caller's buffer; its first `span.len()` bytes are the object's. A wrapper that had to try again may give another one of the
+    /// same length, since a failed read keeps its buffer.
     pub buf: AlignedBuf,
     /// Which way they came.
     pub ledger: Ledger,
@@ -245,8 +246,9 @@ impl Capabilities {
 /// - `read_into` fills exactly `span` or fails: `NotFound`, `Precondition` when the version changed, `InvalidInput` when the span
 ///   ends beyond the object or the buffer is too short; it never returns other bytes than the object's;
 /// - `delete` of what is not there is fine (object stores cannot tell);
-/// - `list` gives every object below the prefix once, sorted by key within one store; the prefix counts in whole parts
-///   (`a` lists `a/b` and the object `a` itself, not `ab`);
+/// - `list` gives every object below the prefix once, sorted by key within one store (a common prefix sorts with a `/` behind its
+///   name, which is where its objects would be); the prefix counts in whole parts (`a` lists `a/b` and the object `a` itself, not
+///   `ab`);
 /// - errors carry kind, operation and place, and never a credential;
 /// - dropping a future at any time leaks nothing and leaves nothing half-made visible.
 #[async_trait]
@@ -310,7 +312,7 @@ pub trait Upload: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Make the object visible, from all parts up to the last without a gap.
+    /// Make the object visible, from all parts up to the last without a gap. The bytes are in the parts' ledgers, not in this one.
     async fn complete(&self) -> Result<PutDone>;
 
     /// Give up and remove what was written.

@@ -99,7 +99,6 @@ impl LocalUpload {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl Upload for LocalUpload {
     fn part_bytes(&self) -> u64 {
         self.part_bytes

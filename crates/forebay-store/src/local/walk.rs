@@ -52,12 +52,12 @@ struct Frame {
     identity: (u64, u64),
     key: Key,
     path: PathBuf,
-    names: VecDeque<Name>,
+    names: VecDeque<Unseen>,
     found: VecDeque<Result<Found>>,
 }
 
 /// A name that is not looked at yet.
-struct Name {
+struct Unseen {
     name: OsString,
     is_dir: bool,
     /// Known already for links, which had to be followed to sort them.
@@ -146,7 +146,7 @@ impl Walk {
 }
 
 /// The names in a directory that may be listed, in key order.
-async fn names_in(shared: &Shared, path: &Path) -> Result<VecDeque<Name>> {
+async fn names_in(shared: &Shared, path: &Path) -> Result<VecDeque<Unseen>> {
     let mut entries = shared
         .disk()
         .list(path)
@@ -170,19 +170,19 @@ async fn names_in(shared: &Shared, path: &Path) -> Result<VecDeque<Name>> {
                 None => None,
             };
             let linked_dir = matches!(&stat, Some(Ok(stat)) if stat.kind == FileKind::Dir);
-            Name {
+            Unseen {
                 is_dir: entry.kind == FileKind::Dir || linked_dir,
                 name: entry.name,
                 stat,
             }
         }
     });
-    let mut names: Vec<Name> = stream::iter(names).buffered(STATS_IN_FLIGHT).collect().await;
+    let mut names: Vec<Unseen> = stream::iter(names).buffered(STATS_IN_FLIGHT).collect().await;
     names.sort_by(|a, b| a.sort_bytes().cmp(b.sort_bytes()));
     Ok(names.into())
 }
 
-impl Name {
+impl Unseen {
     fn sort_bytes(&self) -> impl Iterator<Item = u8> {
         let slash = self.is_dir.then_some(b'/');
         self.name.as_encoded_bytes().iter().copied().chain(slash)
@@ -193,7 +193,7 @@ impl Frame {
     /// Look at the next names.
     async fn look(&mut self, shared: &Shared) {
         let count = self.names.len().min(STAT_BATCH);
-        let batch: Vec<Name> = self.names.drain(..count).collect();
+        let batch: Vec<Unseen> = self.names.drain(..count).collect();
         let found = batch.into_iter().map(|name| {
             let path = self.path.join(&name.name);
             let (disk, key) = (shared.disk().clone(), self.key_of(&name, &path));
@@ -218,7 +218,7 @@ impl Frame {
         }
     }
 
-    fn key_of(&self, name: &Name, path: &Path) -> Result<Key> {
+    fn key_of(&self, name: &Unseen, path: &Path) -> Result<Key> {
         let Some(name) = name.name.to_str() else {
             let escaped = name.name.as_encoded_bytes().escape_ascii();
             return Err(Error::new(

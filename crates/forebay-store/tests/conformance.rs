@@ -1,0 +1,113 @@
+//! Every store and every wrapper passes the one suite.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_core::{Key, Limits, Location, Seed, SystemClock};
+use forebay_io::{DiskConfig, EngineChoice};
+use forebay_store::wrap::{Counted, FaultPlan, Faulty, Prefixed, Retried, Throttle, Throttled};
+use forebay_store::{Context, LocalStore, MemoryStore, Store, conformance};
+
+fn context_with(engine: EngineChoice, part_bytes: u64) -> Context {
+    let limits = Limits {
+        part_bytes,
+        buffer_bytes_max: 64 << 20,
+        ..Limits::default()
+    };
+    let config = DiskConfig {
+        limits,
+        engine,
+        ..DiskConfig::default()
+    };
+    Context::open(config).unwrap().with_state_dir(None)
+}
+
+fn context() -> Context {
+    context_with(EngineChoice::Psync, 64 << 10)
+}
+
+async fn passes(store: impl Store + 'static, context: &Context) {
+    let report = conformance::run_all(Arc::new(store), context).await;
+    assert!(report.is_ok(), "{report}");
+    assert_eq!(report.skips().count(), 0, "{report}");
+}
+
+fn memory() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new())
+}
+
+fn local(path: &Path, context: &Context) -> LocalStore {
+    let location = Location::from_path(path, Path::new("/")).unwrap();
+    LocalStore::open(&location, context).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_store() {
+    passes(MemoryStore::new(), &context()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_store_on_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let context = context();
+    passes(local(dir.path(), &context), &context).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_store_on_a_ring() {
+    let dir = tempfile::tempdir().unwrap();
+    let context = match forebay_io::open_engine(EngineChoice::Uring, &Limits::default()) {
+        Ok(_) => context_with(EngineChoice::Uring, 64 << 10),
+        Err(error) => {
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    passes(local(dir.path(), &context), &context).await;
+}
+
+/// A memory file system has no direct I/O: everything goes through the page cache.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_store_without_direct_io() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+        println!("skipped: no /dev/shm");
+        return;
+    };
+    let context = context();
+    passes(local(dir.path(), &context), &context).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prefixed() {
+    let prefix = Key::parse("some/place").unwrap();
+    passes(Prefixed::new(memory(), prefix), &context()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counted() {
+    passes(Counted::new(memory()), &context()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn throttled() {
+    let throttle = Throttle {
+        requests_max: 2,
+        bytes_per_second: Some(1 << 30),
+    };
+    passes(
+        Throttled::new(memory(), throttle, Arc::new(SystemClock)),
+        &context(),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retried() {
+    let context = context();
+    passes(Retried::new(memory(), &context), &context).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn faulty_without_faults() {
+    passes(Faulty::new(memory(), FaultPlan::new(Seed(1))), &context()).await;
+}
