@@ -182,6 +182,9 @@ impl Disk {
             let error = Error::new(ErrorKind::InvalidInput, "read", message).at(file.path().display());
             return Ok((buf, Err(error)));
         }
+        if span.is_empty() {
+            return Ok((buf, Ok(self.ledger_of(file))));
+        }
         let depth = self.depth();
         let pieces = cut(span, buf, file);
         let failed = AtomicBool::new(false);
@@ -216,9 +219,17 @@ impl Disk {
             Access::Direct { align } => u64::from(align),
             Access::Buffered { .. } => 1,
         };
-        let around = Span::new(span.start() - span.start() % align, span.end())?;
+        let around = if span.is_empty() {
+            span
+        } else {
+            Span::new(span.start() - span.start() % align, span.end())?
+        };
         let buf = self.0.pool.lease(around.len() as usize).await??;
-        let (buf, ledger) = self.read_into(file, around, buf, class).await?;
+        let (buf, mut ledger) = self.read_into(file, around, buf, class).await?;
+        // What was read beside the span was delivered to nobody.
+        if let Some(totals) = ledger.paths.get_mut(&self.path_of(file)) {
+            totals.bytes = span.len();
+        }
         Ok((buf.freeze().slice(span.relative_to(around.start())), ledger))
     }
 
@@ -232,6 +243,11 @@ impl Disk {
             Access::Direct { align } => u64::from(align),
             Access::Buffered { .. } => 1,
         };
+        if !offset.is_multiple_of(align) && !span.is_empty() {
+            // Before any piece is written: those in the middle would be aligned.
+            let message = format!("offset {offset} is not a multiple of {align}");
+            return Err(Error::new(ErrorKind::InvalidInput, "write", message).at(file.path().display()));
+        }
         let body_end = span.end() - span.end() % align;
         let in_place = buf.is_aligned(align as usize);
         let step = if in_place {
@@ -485,20 +501,21 @@ fn check_count(file: &File, span: Span, count: usize) -> Result<()> {
 /// unaligned head and around a tail for which the buffer has no spare room.
 fn cut(span: Span, mut buf: AlignedBuf, file: &File) -> Vec<(Span, AlignedBuf)> {
     let align = direct_align(file);
-    let len = span.len() as usize;
-    let has_room = buf.capacity() >= asked_bytes(file, len);
-    let aligned_address = buf.is_aligned(align as usize);
-    let step = if aligned_address == span.start().is_multiple_of(align) {
+    let head = ((align - span.start() % align) % align).min(span.len());
+    // Only when the buffer lies on its pages as the span lies in the file can anything but the ends land in place.
+    let lies_alike = (buf.as_ptr() as u64 + head).is_multiple_of(align) || head == span.len();
+    let step = if lies_alike {
         OPERATION_BYTES
     } else {
         BOUNCE_PIECE_BYTES
     };
     let mut cuts: Vec<u64> = span.pieces(step).map(Span::end).collect();
-    if !span.start().is_multiple_of(align) {
-        cuts.push(span.start().next_multiple_of(align));
-    }
-    if !has_room {
-        cuts.push(span.end() - span.end() % align);
+    if lies_alike {
+        cuts.push(span.start() + head);
+        let has_room = buf.capacity() >= head as usize + asked_bytes(file, (span.len() - head) as usize);
+        if !has_room {
+            cuts.push(span.end() - span.end() % align);
+        }
     }
     cuts.retain(|cut| span.start() < *cut && *cut < span.end());
     cuts.sort_unstable();
