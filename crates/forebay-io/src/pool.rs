@@ -80,8 +80,10 @@ struct State {
 #[derive(Debug)]
 struct Waiter {
     len: usize,
-    grant: oneshot::Sender<Result<AlignedBuf>>,
+    grant: Grant,
 }
+
+type Grant = oneshot::Sender<Result<AlignedBuf>>;
 
 impl BufPool {
     /// Map the arena.
@@ -119,26 +121,29 @@ impl BufPool {
             return Completion::ready(Err(error));
         }
         let mut state = self.0.lock();
-        if state.waiters.is_empty()
-            && let Some(buf) = self.0.grant(&mut state, len)
-        {
-            return Completion::ready(Ok(buf));
-        }
-        let (grant, granted) = oneshot::channel();
-        state.waiters.push_back(Waiter { len, grant });
-        state.waits += 1;
-        metrics::counter!(metric::POOL_WAITS_TOTAL).increment(1);
-        Completion::pending(granted)
+        let grants = self.0.serve(&mut state);
+        let lease = if let Some(buf) = self.0.grant_unless_waited_for(&mut state, len) {
+            Completion::ready(Ok(buf))
+        } else {
+            let (grant, granted) = oneshot::channel();
+            state.waiters.push_back(Waiter { len, grant });
+            state.waits += 1;
+            metrics::counter!(metric::POOL_WAITS_TOTAL).increment(1);
+            Completion::pending(granted)
+        };
+        drop(state);
+        hand_out(grants);
+        lease
     }
 
     /// Lease `len` bytes if they are free right now.
     pub fn try_lease(&self, len: usize) -> Option<AlignedBuf> {
         let mut state = self.0.lock();
-        if state.waiters.is_empty() {
-            self.0.grant(&mut state, len)
-        } else {
-            None
-        }
+        let grants = self.0.serve(&mut state);
+        let lease = self.0.grant_unless_waited_for(&mut state, len);
+        drop(state);
+        hand_out(grants);
+        lease
     }
 
     /// The largest lease this pool can give.
@@ -191,23 +196,42 @@ impl Arena {
         Some(AlignedBuf::whole(Region::Pooled(block), len))
     }
 
-    /// Give pages back and serve waiters, in order, as far as the memory reaches.
+    /// Grant to somebody who comes now: nobody overtakes a waiter.
+    fn grant_unless_waited_for(self: &Arc<Self>, state: &mut State, len: usize) -> Option<AlignedBuf> {
+        state.waiters.is_empty().then(|| self.grant(state, len)).flatten()
+    }
+
+    /// Give pages back and serve waiters.
     fn give_back(self: &Arc<Self>, first: usize, count: usize) {
+        let mut state = self.lock();
+        state.buddy.release(first, count);
+        let grants = self.serve(&mut state);
+        drop(state);
+        hand_out(grants);
+    }
+
+    /// Serve waiters, in order, as far as the memory reaches. Those that went away are passed over: a large one that nobody waits for
+    /// must not hold up the small ones behind it.
+    fn serve(self: &Arc<Self>, state: &mut State) -> Vec<(Grant, AlignedBuf)> {
         let mut grants = Vec::new();
-        {
-            let mut state = self.lock();
-            state.buddy.release(first, count);
-            while let Some(len) = state.waiters.front().map(|waiter| waiter.len) {
-                let Some(buf) = self.grant(&mut state, len) else {
-                    break;
-                };
-                grants.extend(state.waiters.pop_front().map(|waiter| (waiter.grant, buf)));
+        while let Some(waiter) = state.waiters.pop_front() {
+            if waiter.grant.is_closed() {
+                continue;
             }
+            let Some(buf) = self.grant(state, waiter.len) else {
+                state.waiters.push_front(waiter);
+                break;
+            };
+            grants.push((waiter.grant, buf));
         }
-        for (grant, buf) in grants {
-            // A waiter that went away gives its buffer back here, outside the lock.
-            drop(grant.send(Ok(buf)));
-        }
+        grants
+    }
+}
+
+/// Hand leases out, outside the lock: a waiter that went away meanwhile gives its buffer back here.
+fn hand_out(grants: Vec<(Grant, AlignedBuf)>) {
+    for (grant, buf) in grants {
+        drop(grant.send(Ok(buf)));
     }
 }
 
@@ -324,6 +348,21 @@ mod tests {
         let next = pool.lease(4 << 10);
         drop(held);
         assert_eq!(next.wait().unwrap().unwrap().len(), 4 << 10);
+    }
+
+    #[test]
+    fn a_waiter_that_went_away_does_not_hold_up_smaller_ones() {
+        let pool = pool(8 << 10);
+        let held = pool.lease(4 << 10).wait().unwrap().unwrap();
+        drop(pool.lease(8 << 10));
+        assert!(pool.try_lease(4 << 10).is_some());
+        let (gone, behind) = (pool.lease(8 << 10), pool.lease(4 << 10));
+        drop(gone);
+        // The next one who comes finds out.
+        assert!(pool.try_lease(8 << 10).is_none());
+        assert_eq!(behind.wait().unwrap().unwrap().len(), 4 << 10);
+        drop(held);
+        assert_eq!(pool.stats().leased_bytes, 0);
     }
 
     #[test]
