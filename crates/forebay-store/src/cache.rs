@@ -177,11 +177,7 @@ impl Cache {
             return around(buf, reason).await;
         }
         shared.look_around().await;
-        let identity = shared.identity(meta);
-        let opened = shared
-            .table
-            .get(&shared.disk, &shared.config.root, &identity, shared.patience);
-        let entry = match Box::pin(opened).await {
+        let entry = match Box::pin(shared.entry(meta)).await {
             Ok(entry) => entry,
             Err(error) => return around(buf, error.to_string()).await,
         };

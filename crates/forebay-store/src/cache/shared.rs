@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forebay_core::{Clock, Result, metric};
+use forebay_core::{Clock, Result, Scheme, Seed, metric};
 use forebay_io::{BufPool, Disk, PoolConfig};
 use tokio::sync::{Notify, Semaphore};
 
@@ -63,8 +63,13 @@ impl Shared {
         let room = Room::open(&disk, PathBuf::from(&config.root), config.bytes_max).await?;
         let table = Table::default();
         room.take_stock(&table).await?;
+        let mut location = origin.location().to_string();
+        if origin.location().scheme() == Scheme::Mem {
+            // Memory ends with its process, and the next one gives out the same versions again for other bytes.
+            location = format!("{location}#{:016x}", Seed::fresh().0);
+        }
         Ok(Self {
-            location: origin.location().to_string(),
+            location,
             origin,
             room,
             table,

@@ -4,12 +4,14 @@
 //! had when it was last asked. What a header in the cache says about version and size is as good as the origin's word for a version
 //! that is named, and for objects that never change.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_core::{ByteSize, Error, ErrorKind, Key, PathPolicy, Result, Span};
 use forebay_io::{Direct, OpenHow};
 
 use super::config::{Freshness, Mode};
+use super::entry::Entry;
 use super::files;
 use super::format::{HEADER_BYTES_MAX, Identity, Name, Part};
 use super::known::Told;
@@ -18,13 +20,30 @@ use crate::store::ObjectMeta;
 
 impl Shared {
     /// What an entry of this object must be of.
-    pub(super) fn identity(&self, meta: &ObjectMeta) -> Identity {
+    fn identity(&self, meta: &ObjectMeta) -> Identity {
         Identity {
             location: self.location.clone(),
             key: meta.key.as_str().to_owned(),
             version: meta.version.clone(),
             size: meta.size,
             block_bytes: self.config.block_bytes,
+        }
+    }
+
+    /// The open entry of this object. A full device is answered once by removing others.
+    pub(super) async fn entry(&self, meta: &ObjectMeta) -> Result<Arc<Entry>> {
+        let identity = self.identity(meta);
+        let open = || {
+            self.table
+                .get(&self.disk, &self.config.root, &identity, self.patience)
+        };
+        match open().await {
+            Err(error) if error.kind() == ErrorKind::OutOfSpace => {
+                let bytes = self.config.block_bytes.min(meta.size);
+                self.room.shrink(&self.table, identity.name(), bytes).await?;
+                open().await
+            }
+            opened => opened,
         }
     }
 
