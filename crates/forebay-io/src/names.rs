@@ -242,14 +242,21 @@ fn create_dirs(path: &Path) -> Result<NameDone> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             result => drop(done("mkdir", dir, result)?),
         }
-        if let Some(parent) = dir.parent() {
-            sync_dir(parent)?;
-        }
+        sync_dir(parent_of(dir))?;
     }
     if path.is_dir() {
         Ok(NameDone::Nothing)
     } else {
         done("mkdir", path, Err(io::ErrorKind::NotADirectory.into()))
+    }
+}
+
+/// The directory that holds `path`; the current one for a bare name, whose parent the standard library calls "".
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ if path.has_root() => path,
+        _ => Path::new("."),
     }
 }
 
@@ -310,6 +317,16 @@ mod tests {
         assert_eq!(fs::read(&b).unwrap(), b"old");
         run(op(true)).unwrap();
         assert_eq!(fs::read(&b).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_bare_name_lies_in_the_current_directory() {
+        for (path, parent) in [("a", "."), ("a/b", "a"), ("./a", "."), ("/a", "/"), ("/", "/")] {
+            assert_eq!(parent_of(Path::new(path)), Path::new(parent), "{path}");
+        }
+        let name = PathBuf::from(format!("forebay-names-{}", std::process::id()));
+        run(NameOp::CreateDirs { path: name.clone() }).unwrap();
+        run(NameOp::RemoveDir { path: name }).unwrap();
     }
 
     #[test]
