@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forebay_core::{Error, Limits, Result};
 
-use crate::buf::{AlignedBuf, Buf};
+use crate::buf::{AlignedBuf, Buf, page_ceil};
 use crate::completion::Completion;
 use crate::engine::{Engine, EngineKind, EngineReport, ReadDone, WriteDone, check_alignment};
 use crate::file::{Access, File};
@@ -31,7 +31,8 @@ pub struct Psync {
 impl Psync {
     /// Start the threads; `fallback_reason` says why this engine runs instead of io_uring.
     pub fn new(limits: &Limits, fallback_reason: Option<String>) -> Result<Self> {
-        let request_bytes = limits.disk_request_bytes.max(1) as usize;
+        // Whole pages, so that the pieces of an aligned request are aligned.
+        let request_bytes = page_ceil(limits.disk_request_bytes.max(1) as usize);
         Ok(Self {
             workers: Workers::new("forebay-psync", limits)?,
             request_bytes,
