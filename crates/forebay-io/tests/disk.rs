@@ -1,363 +1,20 @@
 //! The disk against a plain vector of bytes, on every engine, and what it says about its paths, its limits and its faults.
 
+#[path = "disk/model.rs"]
+mod model;
+#[path = "disk/rig.rs"]
+mod rig;
+
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use forebay_core::{DataPath, ErrorKind, Ledger, Limits, PathPolicy, Result, Seed, Span};
-use forebay_io::sim::{SimConfig, SimFault, SimFs};
-use forebay_io::{
-    Access, AlignedBuf, Buf, Class, Direct, Disk, DiskConfig, Engine, File, FixedCaps, Gate, NameOp, OpenHow,
-    Pages, Psync, Purpose, SimEngine, Uring,
-};
-use proptest::prelude::*;
+use forebay_core::{DataPath, ErrorKind, Limits, PathPolicy, Span};
+use forebay_io::sim::{SimConfig, SimFault};
+use forebay_io::{Buf, Class, Direct, Engine, NameOp, OpenHow, Psync, Purpose, Uring};
+use model::{Model, ops};
 use proptest::test_runner::{Config, TestRunner};
-use tempfile::TempDir;
-use tokio::runtime::Runtime;
-
-const MIB: u64 = 1 << 20;
-
-/// A disk with a place for its files.
-struct Rig {
-    disk: Disk,
-    root: PathBuf,
-    direct: Direct,
-    runtime: Runtime,
-    _dir: Option<TempDir>,
-}
-
-impl Rig {
-    fn new(engine: Arc<dyn Engine>, direct: Direct, dir: Option<TempDir>, limits: Limits) -> Self {
-        let config = DiskConfig {
-            limits,
-            gate: Gate::new(FixedCaps([4 * MIB; 4])),
-            ..DiskConfig::default()
-        };
-        Self {
-            disk: Disk::with_engine(engine, config).unwrap(),
-            root: dir
-                .as_ref()
-                .map_or(PathBuf::from("/"), |dir| dir.path().to_owned()),
-            direct,
-            runtime: tokio::runtime::Builder::new_current_thread().build().unwrap(),
-            _dir: dir,
-        }
-    }
-
-    fn psync(direct: Direct) -> Self {
-        let engine = Psync::new(&limits(), Some("a test wants threads".to_owned())).unwrap();
-        Self::new(Arc::new(engine), direct, Some(temp_dir()), limits())
-    }
-
-    fn uring(direct: Direct) -> Option<Self> {
-        match Uring::new(&limits()) {
-            Ok(engine) => Some(Self::new(Arc::new(engine), direct, Some(temp_dir()), limits())),
-            Err(error) => skip(&error),
-        }
-    }
-
-    fn sim(config: SimConfig) -> Self {
-        Self::new(
-            Arc::new(SimEngine::new(&SimFs::new(), config)),
-            Direct::Auto,
-            None,
-            limits(),
-        )
-    }
-
-    /// Every kind of disk there is.
-    fn all() -> Vec<Self> {
-        let moody = |direct_align| {
-            Self::sim(SimConfig {
-                seed: Seed(7),
-                short_one_in: 3,
-                reorder: true,
-                direct_align,
-                request_bytes: 64 << 10,
-                ..SimConfig::default()
-            })
-        };
-        let mut rigs = vec![moody(None), moody(Some(512)), moody(Some(4096))];
-        for direct in [Direct::Never, Direct::Require] {
-            rigs.push(Self::psync(direct));
-            rigs.extend(Self::uring(direct));
-        }
-        rigs
-    }
-
-    fn open(&self, name: &str, purpose: Purpose) -> Result<Arc<File>> {
-        let how = OpenHow {
-            purpose,
-            direct: self.direct,
-            size_hint: None,
-        };
-        let path = self.root.join(name);
-        self.runtime
-            .block_on(self.disk.open_file(path, how, PathPolicy::Fastest))
-    }
-
-    fn file_of(&self, name: &str, bytes: &[u8]) -> Arc<File> {
-        let file = self.open(name, Purpose::Create).unwrap();
-        self.write(&file, 0, Buf::copy_of(bytes).unwrap()).unwrap();
-        self.set_len(&file, bytes.len() as u64);
-        file
-    }
-
-    fn write(&self, file: &Arc<File>, offset: u64, buf: Buf) -> Result<Ledger> {
-        self.runtime
-            .block_on(self.disk.write_at(file, offset, buf, Class::Checkpoint))
-    }
-
-    fn read(&self, file: &Arc<File>, span: Span) -> Result<(Buf, Ledger)> {
-        self.runtime.block_on(self.disk.read(file, span, Class::Data))
-    }
-
-    fn read_into(&self, file: &Arc<File>, span: Span, buf: AlignedBuf) -> Result<(AlignedBuf, Ledger)> {
-        self.runtime
-            .block_on(self.disk.read_into(file, span, buf, Class::Data))
-    }
-
-    fn set_len(&self, file: &Arc<File>, len: u64) {
-        self.runtime.block_on(self.disk.set_len(file, len)).unwrap();
-    }
-}
-
-fn limits() -> Limits {
-    Limits {
-        buffer_bytes_max: 64 * MIB,
-        disk_request_bytes: MIB,
-        ..Limits::default()
-    }
-}
-
-fn temp_dir() -> TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
-
-#[expect(clippy::print_stderr, reason = "a skipped test must say why")]
-fn skip<T>(why: &dyn std::fmt::Display) -> Option<T> {
-    eprintln!("skipped: {why}");
-    None
-}
-
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    Seed(seed).rng().fill(&mut bytes);
-    bytes
-}
-
-fn align_of(file: &File) -> u64 {
-    match *file.access() {
-        Access::Direct { align } => align.into(),
-        Access::Buffered { .. } => 1,
-    }
-}
-
-/// A buffer of `len` bytes whose address is `shift` bytes off a page.
-fn shifted(len: usize, shift: usize) -> AlignedBuf {
-    AlignedBuf::alloc(len + shift, Pages::Small)
-        .unwrap()
-        .split_off(shift)
-}
-
-#[derive(Debug, Clone)]
-enum Op {
-    Read {
-        start: u64,
-        len: u64,
-    },
-    ReadInto {
-        start: u64,
-        len: u64,
-        shift: usize,
-        extra: usize,
-    },
-    Write {
-        offset: u64,
-        len: u64,
-        shift: usize,
-    },
-    SetLen {
-        len: u64,
-    },
-}
-
-/// Places in a small file, most of them near where requests are cut.
-fn places() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        0..10_000u64,
-        (1..3u64, 0..9_000u64).prop_map(|(mib, near)| mib * MIB - 4500 + near),
-        (0..600u64).prop_map(|page| page * 4096),
-    ]
-}
-
-fn lengths() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        3 => 0..1500u64,
-        3 => 0..70_000u64,
-        1 => MIB - 5000..2 * MIB + 5000,
-        1 => (1..300u64).prop_map(|page| page * 4096),
-    ]
-}
-
-/// How far off a page buffers lie: often not at all, or on a sector.
-fn shifts() -> impl Strategy<Value = usize> {
-    prop_oneof![Just(0), (0..8usize).prop_map(|sector| sector * 512), 0..4096usize]
-}
-
-fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let op = prop_oneof![
-        3 => (places(), lengths()).prop_map(|(start, len)| Op::Read { start, len }),
-        // A read that a direct file can serve in place after its head: buffer and span lie alike.
-        2 => (places(), lengths()).prop_map(|(start, len)| {
-            Op::ReadInto { start, len, shift: start as usize % 4096, extra: 0 }
-        }),
-        3 => (places(), lengths(), shifts(), 0..9000usize)
-            .prop_map(|(start, len, shift, extra)| Op::ReadInto { start, len, shift, extra }),
-        4 => (places(), lengths(), shifts()).prop_map(|(offset, len, shift)| Op::Write { offset, len, shift }),
-        1 => places().prop_map(|len| Op::SetLen { len }),
-    ];
-    prop::collection::vec(op, 1..12)
-}
-
-/// A file and what must be in it.
-struct Model<'a> {
-    rig: &'a Rig,
-    file: Arc<File>,
-    bytes: Vec<u8>,
-    writes: u64,
-}
-
-impl Model<'_> {
-    fn apply(&mut self, op: &Op) {
-        match *op {
-            Op::Read { start, len } => self.read(Span::at(start, len).unwrap()),
-            Op::ReadInto {
-                start,
-                len,
-                shift,
-                extra,
-            } => {
-                self.read_into(Span::at(start, len).unwrap(), shift, extra);
-            }
-            Op::Write { offset, len, shift } => self.write(offset, len as usize, shift),
-            Op::SetLen { len } => {
-                self.rig.set_len(&self.file, len);
-                self.bytes.resize(len as usize, 0);
-            }
-        }
-    }
-
-    fn read(&self, span: Span) {
-        match self.rig.read(&self.file, span) {
-            Ok((buf, ledger)) => {
-                self.check_found(span, &buf);
-                self.check_ledger(&ledger, span.len(), 0);
-            }
-            Err(error) => self.check_missing(span, &error),
-        }
-    }
-
-    fn read_into(&self, span: Span, shift: usize, extra: usize) {
-        let len = span.len() as usize + extra;
-        let buf = shifted(len, shift);
-        let (address, capacity) = (buf.as_ptr(), buf.capacity() as u64);
-        match self.rig.read_into(&self.file, span, buf) {
-            Ok((buf, ledger)) => {
-                assert_eq!(
-                    (buf.as_ptr(), buf.len()),
-                    (address, len),
-                    "the same buffer comes back whole"
-                );
-                self.check_found(span, &buf[..span.len() as usize]);
-                self.check_ledger(
-                    &ledger,
-                    span.len(),
-                    self.copied_by_read(span, address as u64, capacity),
-                );
-            }
-            Err(error) => self.check_missing(span, &error),
-        }
-    }
-
-    /// Bytes that cannot land where they are wanted: all of them when buffer and span lie differently, else the ends.
-    fn copied_by_read(&self, span: Span, address: u64, capacity: u64) -> u64 {
-        let align = align_of(&self.file);
-        if address % align != span.start() % align {
-            return span.len();
-        }
-        let head = (span.start().next_multiple_of(align) - span.start()).min(span.len());
-        let rest = span.len() - head;
-        if head + rest.next_multiple_of(align) <= capacity {
-            head
-        } else {
-            head + rest % align
-        }
-    }
-
-    fn write(&mut self, offset: u64, len: usize, shift: usize) {
-        let align = align_of(&self.file);
-        self.writes += 1;
-        let bytes = pattern(self.writes, len);
-        let mut buf = shifted(len, shift);
-        buf.copy_from_slice(&bytes);
-        let copied = if (buf.as_ptr() as u64).is_multiple_of(align) {
-            len as u64 % align
-        } else {
-            len as u64
-        };
-        if !offset.is_multiple_of(align) && len > 0 {
-            let error = self.rig.write(&self.file, offset, buf.freeze()).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-            return;
-        }
-        let ledger = self.rig.write(&self.file, offset, buf.freeze()).unwrap();
-        self.check_ledger(&ledger, len as u64, copied);
-        // A tail off the alignment is padded with zeros.
-        let (start, end) = (offset as usize, offset as usize + len);
-        let padded = end.next_multiple_of(align as usize);
-        if len > 0 {
-            self.bytes.resize(self.bytes.len().max(padded), 0);
-            self.bytes[start..end].copy_from_slice(&bytes);
-            self.bytes[end..padded].fill(0);
-        }
-    }
-
-    fn check_found(&self, span: Span, found: &[u8]) {
-        let size = self.bytes.len() as u64;
-        assert!(span.is_empty() || span.end() <= size, "{span} read of {size}");
-        assert!(
-            span.is_empty() || *found == self.bytes[span.start() as usize..span.end() as usize],
-            "wrong bytes at {span}"
-        );
-    }
-
-    fn check_missing(&self, span: Span, error: &forebay_core::Error) {
-        let size = self.bytes.len() as u64;
-        assert!(!span.is_empty() && span.end() > size, "{span} of {size}: {error}");
-        assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
-        assert_eq!(error.location(), self.file.path().to_str());
-    }
-
-    fn check_ledger(&self, ledger: &Ledger, bytes: u64, copied_bytes: u64) {
-        let path = self.rig.disk.path_of(&self.file);
-        let totals = ledger.path(path);
-        assert_eq!((ledger.bytes(), totals.bytes), (bytes, bytes), "{ledger:?}");
-        assert_eq!(totals.copied_bytes, copied_bytes, "{ledger:?}");
-        assert_eq!(totals.requests > 0, bytes > 0, "{ledger:?}");
-        let reasons: Vec<&str> = ledger
-            .downgrades
-            .iter()
-            .map(|step| step.reason.as_str())
-            .collect();
-        match (self.file.access(), self.rig.disk.report().fallback_reason) {
-            (Access::Buffered { reason }, _) => assert_eq!(reasons, [reason]),
-            (Access::Direct { .. }, Some(reason)) => assert_eq!(reasons, [reason]),
-            (Access::Direct { .. }, None) => assert!(reasons.is_empty(), "{reasons:?}"),
-        }
-        assert!(ledger.downgrades.iter().all(|step| step.taken == path));
-    }
-}
+use rig::{MIB, Rig, align_of, limits, pattern, shifted, skip, temp_dir};
 
 fn agrees_with_the_model(rig: &Rig) {
     let config = Config {
@@ -575,30 +232,26 @@ fn buffers_that_are_too_short_and_offsets_that_are_not_aligned_are_refused() {
 fn mount_own(target: &Path, data: &std::ffi::CStr, flags: libc::c_ulong) -> std::io::Result<()> {
     use std::os::unix::ffi::OsStrExt;
     let target = std::ffi::CString::new(target.as_os_str().as_bytes())?;
-    // SAFETY: plain system calls on strings that live until they return.
-    let results = unsafe {
-        [
-            libc::unshare(libc::CLONE_NEWNS),
-            libc::mount(
-                std::ptr::null(),
-                c"/".as_ptr(),
-                std::ptr::null(),
-                libc::MS_REC | libc::MS_PRIVATE,
-                std::ptr::null(),
-            ),
-            libc::mount(
-                c"tmpfs".as_ptr(),
-                target.as_ptr(),
-                c"tmpfs".as_ptr(),
-                flags,
-                data.as_ptr().cast(),
-            ),
-        ]
+    let check = |result: libc::c_int| match result {
+        -1 => Err(std::io::Error::last_os_error()),
+        _ => Ok(()),
     };
-    if results.contains(&-1) {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(())
+    let nothing = std::ptr::null();
+    let tmpfs = c"tmpfs".as_ptr();
+    // SAFETY: a plain system call.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    // SAFETY: a plain system call on strings that live until it returns; the others likewise.
+    check(unsafe {
+        libc::mount(
+            nothing,
+            c"/".as_ptr(),
+            nothing,
+            libc::MS_REC | libc::MS_PRIVATE,
+            nothing.cast(),
+        )
+    })?;
+    // SAFETY: as above.
+    check(unsafe { libc::mount(tmpfs, target.as_ptr(), tmpfs, flags, data.as_ptr().cast()) })
 }
 
 #[test]
