@@ -4,6 +4,7 @@ The programs are run directly, not through the Python wrappers their packages br
 """
 
 import importlib.util
+import itertools
 import os
 import shutil
 import subprocess
@@ -34,7 +35,6 @@ def rclone(job, *args):
 
 
 def forebay(job, *args):
-    os.environ |= {"FOREBAY_S3_ENDPOINT": job.endpoint, "FOREBAY_S3_REGION": "us-east-1"}
     return [ROOT / "target" / "release" / "forebay", *args]
 
 
@@ -55,17 +55,53 @@ def put_s5cmd(job):
 
 
 def put_rclone(job):
+    # Without --ignore-times, the second round would find nothing to do.
     size = f"{job.range_bytes >> 20}M"
     parts = ["--s3-chunk-size", size, "--s3-upload-cutoff", size, "--s3-upload-concurrency", str(job.in_flight)]
-    return run(rclone(job, "copyto", job.source, f":s3:{job.bucket}/{job.keys[0]}", *parts), lambda: os.path.getsize(job.source))
+    return run(rclone(job, "copyto", job.source, f":s3:{job.bucket}/{job.keys[0]}", "--ignore-times", *parts), lambda: os.path.getsize(job.source))
+
+
+def down_forebay(job):
+    return run(forebay(job, "cp", "--recursive", f"s3://{job.bucket}/{job.keys[0]}/", f"{job.target}/"), landed(job))
+
+
+def down_s5cmd(job):
+    copy = ["--numworkers", str(job.in_flight), "cp", f"s3://{job.bucket}/{job.keys[0]}/*", f"{job.target}/"]
+    return run(s5cmd(job, *copy), landed(job))
+
+
+def down_rclone(job):
+    return run(rclone(job, "copy", f":s3:{job.bucket}/{job.keys[0]}", job.target, *many(job)), landed(job))
+
+
+def up_forebay(job):
+    return run(forebay(job, "cp", "--recursive", f"{job.source}/", f"s3://{job.bucket}/{job.target_key}-ROUND/"), given(job))
+
+
+def up_s5cmd(job):
+    copy = ["--numworkers", str(job.in_flight), "cp", f"{job.source}/", f"s3://{job.bucket}/{job.target_key}-ROUND/"]
+    return run(s5cmd(job, *copy), given(job))
+
+
+def up_rclone(job):
+    return run(rclone(job, "copy", job.source, f":s3:{job.bucket}/{job.target_key}-ROUND", *many(job)), given(job))
+
+
+def many(job):
+    return ["--transfers", str(job.in_flight), "--checkers", str(job.in_flight)]
 
 
 def run(argv, moved):
-    """One run of a program; what it complains about goes to stderr, a failure ends the contender."""
+    """One run of a program; what it complains about goes to stderr, a failure ends the contender.
+
+    `ROUND` in an argument becomes the number of the round: uploads go to a new place each time, or there would be nothing to do.
+    """
     argv = [str(arg) for arg in argv]
+    rounds = itertools.count()
 
     def once():
-        subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+        index = str(next(rounds))
+        subprocess.run([arg.replace("ROUND", index) for arg in argv], check=True, stdin=subprocess.DEVNULL)
         return moved()
 
     return once
@@ -76,11 +112,16 @@ def landed(job):
 
     def measured():
         found = sum(entry.stat().st_size for entry in os.scandir(job.target))
-        if found != len(job.keys) * job.object_bytes:
-            raise RuntimeError(f"{found} bytes arrived of {len(job.keys)} x {job.object_bytes}")
+        if found != job.total_bytes:
+            raise RuntimeError(f"{found} bytes arrived of {job.total_bytes}")
         return found
 
     return measured
+
+
+def given(job):
+    """Uploads: the suite looks at the bucket afterwards."""
+    return lambda: job.total_bytes
 
 
 def prefix(job):
@@ -99,4 +140,10 @@ OPS = {
     "get_rclone": get_rclone,
     "put_s5cmd": put_s5cmd,
     "put_rclone": put_rclone,
+    "down_forebay": down_forebay,
+    "down_s5cmd": down_s5cmd,
+    "down_rclone": down_rclone,
+    "up_forebay": up_forebay,
+    "up_s5cmd": up_s5cmd,
+    "up_rclone": up_rclone,
 }

@@ -23,8 +23,14 @@ class Job:
     in_flight: int = 16
     source: str = ""
     target: str = ""
+    target_key: str = ""
+    objects: int = 0
     endpoint: str = os.environ.get("BENCH_ENDPOINT", "")
     bucket: str = os.environ.get("BENCH_BUCKET", "")
+
+    @property
+    def total_bytes(self):
+        return (self.objects or len(self.keys)) * self.object_bytes
 
     def ranges(self):
         """Every (key, start, length), object by object."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from .table import table
+from .table import Unit, table
 
 
 @dataclass
@@ -14,9 +14,10 @@ class Result:
     reference: object = None
     reference_name: str = "limit"
     remarks: list = field(default_factory=list)
+    unit: Unit = Unit()
 
     def markdown(self):
-        text = f"### {self.title}\n\n{table(self.rows, self.reference, self.reference_name)}\n"
+        text = f"### {self.title}\n\n{table(self.rows, self.reference, self.reference_name, self.unit)}\n"
         for remark in self.remarks:
             text += f"\n{remark}\n"
         return text

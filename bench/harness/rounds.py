@@ -72,7 +72,7 @@ def race(contenders, runs, after=None):
                 if sample is None:
                     continue
                 label = "warm-up" if round_index == 0 else f"round {round_index}/{runs}"
-                talk(f"{label}: {one.name}: {sample.rate:.2f} GB/s, {sample.cpu_per_gb:.2f} CPU s/GB")
+                talk(f"{label}: {one.name}: {sample.wall_s:.2f} s, {sample.cpu_s:.2f} CPU s")
                 if round_index > 0:
                     row.samples.append(sample)
     finally:

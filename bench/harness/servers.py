@@ -28,8 +28,9 @@ START_SECONDS_MAX = 60
 class Server:
     """Where a server listens, and what clients need to know of it."""
 
-    def __init__(self, name, port, admin_port=None):
+    def __init__(self, name, folder, port, admin_port=None):
         self.name = name
+        self.folder = folder
         self.endpoint = f"http://127.0.0.1:{port}"
         self.admin = f"http://127.0.0.1:{admin_port}"
 
@@ -45,6 +46,8 @@ class Server:
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "FOREBAY_S3_ENDPOINT": self.endpoint,
+            "FOREBAY_STATE_DIR": str(self.folder / "state"),
             "BENCH_ENDPOINT": self.endpoint,
             "BENCH_BUCKET": BUCKET,
         }
@@ -85,7 +88,7 @@ def seaweedfs(folder):
         f"-s3.localSocket={data / 's3.sock'}",
         f"-s3.config={identities}",
     ]
-    server = Server("SeaweedFS", s3, master)
+    server = Server("SeaweedFS", folder, s3, master)
     with daemon(argv, data / "log.txt", data), daemon_ready(server):
         # The gateway answers before the volume server has joined; the first bucket and object show when all is up.
         tool(server, "seed", "--bucket-only")
@@ -97,7 +100,7 @@ def sendfile(folder, served):
     """The plain server, giving out the files of `served`."""
     (port,) = free_ports(1)
     argv = [sys.executable, tools.BENCH / "sendfile_server.py", str(port), BUCKET, served]
-    server = Server("plain sendfile server", port)
+    server = Server("plain sendfile server", folder, port)
     with daemon(argv, folder / "sendfile.log", folder), daemon_ready(server):
         yield server
 

@@ -1,26 +1,49 @@
 """Rows as Markdown."""
 
+from dataclasses import dataclass
+
 MIB = 1 << 20
 
 
-def table(rows, reference=None, reference_name="limit", cpu_note=True):
+@dataclass(frozen=True)
+class Unit:
+    """How rates are told; rows count in GB/s and CPU seconds per GB."""
+
+    rate: str = "GB/s"
+    rate_factor: float = 1
+    rate_digits: int = 2
+    cpu: str = "CPU s/GB"
+    cpu_factor: float = 1
+
+
+def objects_of(size):
+    """For many objects of one size."""
+    return Unit("objects/s", 1e9 / size, 0, "CPU s per 10,000", size * 1e4 / 1e9)
+
+
+def table(rows, reference=None, reference_name="limit", unit=Unit()):
     """A Markdown table of rates, ratios to `reference` (a row), CPU time and memory."""
     ratio = reference is not None and bool(reference.samples)
-    head = ["contender", "GB/s", "min - max"]
+    head = ["contender", unit.rate, "min - max"]
     if ratio:
         head.append(f"of {reference_name}")
-    head += ["CPU s/GB", "peak RSS MiB"]
+    head += [unit.cpu, "peak RSS MiB"]
     noted = any(row.note or row.failure for row in rows)
     if noted:
         head.append("note")
+
+    def rate(value):
+        return f"{value * unit.rate_factor:.{unit.rate_digits}f}"
+
     lines = [line(head), line(["---"] * len(head))]
     for row in rows:
         cells = [row.name]
         if row.samples:
-            cells += [f"{row.rate:.2f}", f"{row.rate_min:.2f} - {row.rate_max:.2f}"]
+            cells += [rate(row.rate), f"{rate(row.rate_min)} - {rate(row.rate_max)}"]
             if ratio:
                 cells.append(f"{row.rate / reference.rate:.2f}")
-            cells += [f"{row.cpu_per_gb:.2f}", f"{row.rss_bytes / MIB:.0f}" if row.rss_bytes else "-"]
+            cells.append(f"{row.cpu_per_gb * unit.cpu_factor:.2f}")
+            cells.append(f"{row.rss_bytes / MIB:.0f}" if row.rss_bytes else "-")
         else:
             cells += ["-"] * (len(head) - 1 - noted)
         if noted:

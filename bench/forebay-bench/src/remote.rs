@@ -1,0 +1,195 @@
+//! A remote store: ranged reads into leased buffers, every byte checked, and uploads in parts.
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use forebay_core::{Key, Location, Span, crc64nvme};
+use forebay_io::{AlignedBuf, Buf, DiskConfig, Pages};
+use forebay_store::{Context, PutOptions, ReadOptions, Store, StoreExt as _};
+use futures::StreamExt as _;
+use tokio::task::JoinSet;
+
+use crate::job::{Job, Meter};
+use crate::{Contender, Done};
+
+/// The bucket, with limits from the job.
+pub(crate) async fn open(job: &Job) -> Result<(Arc<dyn Store>, Context)> {
+    let config = DiskConfig {
+        limits: job.limits(),
+        ..DiskConfig::default()
+    };
+    let context = Context::open(config)?.with_state_dir(None);
+    let bucket = std::env::var("BENCH_BUCKET").context("BENCH_BUCKET is not set")?;
+    let location = Location::parse(&format!("s3://{bucket}/"), Path::new("/"))?;
+    Ok((forebay_store::open(&location, &context).await?, context))
+}
+
+/// How objects are asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Whole objects by `read_parallel`, as many at a time as keep the job's number of ranges in flight.
+    Objects,
+    /// Range by range, as the peers do.
+    Ranges,
+}
+
+/// One piece to be read, and its checksum from the file it was uploaded from.
+struct Piece {
+    key: Key,
+    span: Span,
+    crc64nvme: u64,
+}
+
+/// Parallel ranged reads.
+pub(crate) struct Get {
+    shared: Arc<Shared>,
+    tasks: usize,
+}
+
+struct Shared {
+    store: Arc<dyn Store>,
+    context: Context,
+    pieces: Vec<Piece>,
+    next: AtomicUsize,
+}
+
+impl Get {
+    pub(crate) async fn new(job: Job, way: Way) -> Result<Self> {
+        let (store, context) = open(&job).await?;
+        let (object_bytes, range_bytes) = (job.number("object_bytes")?, job.number("range_bytes")?);
+        let (piece_bytes, tasks) = match way {
+            Way::Ranges => (range_bytes, job.number("in_flight")?),
+            Way::Objects => (
+                object_bytes,
+                job.number("in_flight")? / object_bytes.div_ceil(range_bytes),
+            ),
+        };
+        let mut pieces = Vec::new();
+        for key in job.keys()? {
+            let content = std::fs::read(format!("{}/{key}", job.text("expect")?))?;
+            for span in Span::first(object_bytes).pieces(piece_bytes) {
+                let crc64nvme = crc64nvme(&content[span.relative_to(0)]);
+                pieces.push(Piece {
+                    key: Key::parse(&key)?,
+                    span,
+                    crc64nvme,
+                });
+            }
+        }
+        let shared = Arc::new(Shared {
+            store,
+            context,
+            pieces,
+            next: AtomicUsize::new(0),
+        });
+        Ok(Self {
+            shared,
+            tasks: tasks.max(1) as usize,
+        })
+    }
+}
+
+impl Shared {
+    /// Take one piece after the other until none is left.
+    async fn work(&self) -> Result<u64> {
+        let mut moved = 0;
+        while let Some(piece) = self.pieces.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            let options = ReadOptions::default();
+            let (buf, _) = self
+                .store
+                .read(&piece.key, piece.span, &options, &self.context)
+                .await?;
+            ensure!(
+                crc64nvme(&buf) == piece.crc64nvme,
+                "wrong bytes in {} of {}",
+                piece.span,
+                piece.key
+            );
+            moved += buf.len() as u64;
+        }
+        Ok(moved)
+    }
+}
+
+impl Contender for Get {
+    fn round(&mut self) -> Pin<Box<dyn Future<Output = Result<Done>> + '_>> {
+        Box::pin(async {
+            self.shared.next.store(0, Ordering::Relaxed);
+            let meter = Meter::start();
+            let mut tasks = JoinSet::new();
+            for _ in 0..self.tasks {
+                let shared = Arc::clone(&self.shared);
+                tasks.spawn(async move { shared.work().await });
+            }
+            let mut moved = 0;
+            while let Some(done) = tasks.join_next().await {
+                moved += done??;
+            }
+            Ok(meter.done(moved))
+        })
+    }
+}
+
+/// One object in parts, from memory that is there already.
+pub(crate) struct Put {
+    store: Arc<dyn Store>,
+    context: Context,
+    key: Key,
+    parts: Vec<Buf>,
+    bytes: u64,
+    crc64nvme: u64,
+}
+
+impl Put {
+    pub(crate) async fn new(job: Job) -> Result<Self> {
+        let (store, context) = open(&job).await?;
+        let content = std::fs::read(job.text("source")?)?;
+        let part = |bytes: &[u8]| -> Result<Buf> {
+            let mut buf = AlignedBuf::alloc(bytes.len(), Pages::Small)?;
+            buf.copy_from_slice(bytes);
+            Ok(buf.freeze())
+        };
+        let parts = content
+            .chunks(job.number("range_bytes")? as usize)
+            .map(part)
+            .collect::<Result<_>>()?;
+        let key = Key::parse(job.keys()?.first().context("no key")?)?;
+        let (bytes, crc64nvme) = (content.len() as u64, crc64nvme(&content));
+        Ok(Self {
+            store,
+            context,
+            key,
+            parts,
+            bytes,
+            crc64nvme,
+        })
+    }
+}
+
+impl Contender for Put {
+    fn round(&mut self) -> Pin<Box<dyn Future<Output = Result<Done>> + '_>> {
+        Box::pin(async {
+            let options = PutOptions {
+                size_hint: Some(self.bytes),
+                ..PutOptions::default()
+            };
+            let meter = Meter::start();
+            let parts = self.parts.clone();
+            let begin = Box::new(move |_| futures::stream::iter(parts.into_iter().map(Ok)).boxed());
+            let done = self
+                .store
+                .upload_all(&self.key, &options, &self.context, begin)
+                .await?;
+            let measured = meter.done(done.size);
+            ensure!(
+                done.crc64nvme == self.crc64nvme && done.size == self.bytes,
+                "another object was written"
+            );
+            Ok(measured)
+        })
+    }
+}
