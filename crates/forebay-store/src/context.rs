@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_core::{Clock, Limits, Result, Seed, SystemClock, env};
 use forebay_io::{BufPool, Disk, DiskConfig};
 
-use crate::remote::Transports;
+use crate::remote::{Environment, Transports};
 
 /// Shared surroundings of stores; cheap to clone. Must be used inside a tokio runtime.
 #[derive(Debug, Clone)]
@@ -16,6 +16,7 @@ pub struct Context {
     seed: Seed,
     state_dir: Option<PathBuf>,
     transports: Arc<Transports>,
+    environment: Environment,
 }
 
 impl Context {
@@ -32,6 +33,7 @@ impl Context {
             seed: Seed::fresh(),
             state_dir: default_state_dir(),
             transports: Arc::default(),
+            environment: Environment::process(),
         }
     }
 
@@ -43,6 +45,16 @@ impl Context {
     /// With another folder for small state; `None` keeps nothing between runs.
     pub fn with_state_dir(self, state_dir: Option<PathBuf>) -> Self {
         Self { state_dir, ..self }
+    }
+
+    /// With another source of the variables and files that say how remote stores are reached.
+    pub fn with_environment(self, environment: Environment) -> Self {
+        Self { environment, ..self }
+    }
+
+    /// Where remote stores learn how they are reached.
+    pub fn environment(&self) -> &Environment {
+        &self.environment
     }
 
     /// The disk.

@@ -56,9 +56,9 @@ use list::Lister;
 use patience::Patience;
 use transport::ReplyHeaders;
 
-/// Open the store at `location` with settings from the environment of this process.
+/// Open the store at `location` with settings from the context's environment.
 pub(crate) async fn open(location: &Location, context: &Context) -> Result<Arc<dyn Store>> {
-    let config = RemoteConfig::resolve(location, Environment::process()).await?;
+    let config = RemoteConfig::resolve(location, context.environment().clone()).await?;
     open_with(location, context, &config)
 }
 

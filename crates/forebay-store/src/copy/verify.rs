@@ -28,9 +28,7 @@ pub(super) async fn destination(
         return Err(remove(shared, to, done, error).await);
     }
     let check = match (shared.options.verify, done.check) {
-        (Verify::None | Verify::Auto, WriteCheck::ByStore) => {
-            DestinationCheck::ByStore
-        }
+        (Verify::None | Verify::Auto, WriteCheck::ByStore) => DestinationCheck::ByStore,
         (Verify::None, _) => DestinationCheck::NotCompared,
         (Verify::Auto | Verify::ReadBack, _) => match read_back(shared, to, done, sums).await {
             Ok(read) => {

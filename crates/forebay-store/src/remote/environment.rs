@@ -16,26 +16,46 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The source of variables and files.
 #[derive(Clone, Default)]
-pub struct Environment(Option<Arc<BTreeMap<String, String>>>);
+pub struct Environment {
+    /// `None`: the environment of this process.
+    fixed: Option<Vars>,
+    /// Variables that count before those, as a caller's own settings do.
+    over: Vars,
+}
+
+type Vars = Arc<BTreeMap<String, String>>;
 
 impl Environment {
     /// The environment of this process.
     pub fn process() -> Self {
-        Self(None)
+        Self::default()
     }
 
     /// Exactly these variables and no others.
     pub fn fixed<K: Into<String>, V: Into<String>>(vars: impl IntoIterator<Item = (K, V)>) -> Self {
         let vars = vars.into_iter().map(|(name, value)| (name.into(), value.into()));
-        Self(Some(Arc::new(vars.collect())))
+        Self {
+            fixed: Some(Arc::new(vars.collect())),
+            over: Arc::default(),
+        }
+    }
+
+    /// The same, but with these variables before its own: settings from a command line or a configuration file.
+    pub fn with(self, vars: impl IntoIterator<Item = (EnvVar, String)>) -> Self {
+        let vars = vars.into_iter().map(|(var, value)| (var.name.to_owned(), value));
+        Self {
+            over: Arc::new(vars.collect()),
+            ..self
+        }
     }
 
     /// The value of a variable; an empty one counts as absent.
     pub fn get(&self, var: EnvVar) -> Option<String> {
-        match &self.0 {
+        let in_vars = |vars: &Vars| vars.get(var.name).filter(|value| !value.is_empty()).cloned();
+        in_vars(&self.over).or_else(|| match &self.fixed {
             None => var.get(),
-            Some(vars) => vars.get(var.name).filter(|value| !value.is_empty()).cloned(),
-        }
+            Some(vars) => in_vars(vars),
+        })
     }
 
     /// True when the variable is set to anything but `0`, `false`, `no` or `off`.
@@ -69,10 +89,12 @@ impl Environment {
 /// Names only: values may be credentials.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            None => f.write_str("Environment::process"),
-            Some(vars) => f.debug_set().entries(vars.keys()).finish(),
-        }
+        let mut names = f.debug_set();
+        match &self.fixed {
+            None => names.entry(&"the process's own"),
+            Some(vars) => names.entries(vars.keys()),
+        };
+        names.entries(self.over.keys()).finish()
     }
 }
 
@@ -98,5 +120,19 @@ pub(crate) async fn read_small(path: &std::path::Path) -> Result<Option<String>>
             "read",
             "file is not valid UTF-8",
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_the_caller_count_first_and_no_value_is_printed() {
+        let environment = Environment::fixed([("FOREBAY_S3_REGION", "canary-a"), ("HOME", "canary-b")])
+            .with([(env::S3_REGION, "canary-c".to_owned())]);
+        assert_eq!(environment.get(env::S3_REGION).as_deref(), Some("canary-c"));
+        assert_eq!(environment.get(env::HOME).as_deref(), Some("canary-b"));
+        assert!(!format!("{environment:?}").contains("canary"));
     }
 }
