@@ -1,0 +1,78 @@
+"""Forebay: stores that tell which way every byte came.
+
+>>> store = forebay.Store("s3://bucket/prefix")
+>>> buffer = store.read("shard-000.tar", offset=0, length=1 << 20)
+>>> print(buffer.ledger)
+
+numpy, torch and fsspec are used where they are installed, and never needed.
+"""
+
+from forebay._forebay import (
+    AlreadyExistsError,
+    AuthenticationError,
+    Buffer,
+    CancelledError,
+    CorruptDataError,
+    ForebayError,
+    ForebayIOError,
+    InternalError,
+    InvalidInputError,
+    Ledger,
+    LimitExceededError,
+    Listing,
+    MutableBuffer,
+    NotFoundError,
+    ObjectMeta,
+    OutOfSpaceError,
+    PermissionDeniedError,
+    PreconditionError,
+    Prefix,
+    Proof,
+    ReadOnlyError,
+    Store,
+    StoreTimeoutError,
+    ThrottledError,
+    UnavailableError,
+    UnsupportedError,
+    Upload,
+    WriteResult,
+    __version__,
+    alloc,
+    configure,
+    engine,
+)
+
+__all__ = [
+    "AlreadyExistsError",
+    "AuthenticationError",
+    "Buffer",
+    "CancelledError",
+    "CorruptDataError",
+    "ForebayError",
+    "ForebayIOError",
+    "InternalError",
+    "InvalidInputError",
+    "Ledger",
+    "LimitExceededError",
+    "Listing",
+    "MutableBuffer",
+    "NotFoundError",
+    "ObjectMeta",
+    "OutOfSpaceError",
+    "PermissionDeniedError",
+    "PreconditionError",
+    "Prefix",
+    "Proof",
+    "ReadOnlyError",
+    "Store",
+    "StoreTimeoutError",
+    "ThrottledError",
+    "UnavailableError",
+    "UnsupportedError",
+    "Upload",
+    "WriteResult",
+    "__version__",
+    "alloc",
+    "configure",
+    "engine",
+]

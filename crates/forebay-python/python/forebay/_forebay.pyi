@@ -1,0 +1,313 @@
+# Types of the extension module. `stubtest` compares them with what it really has.
+
+import os
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict, final, overload
+
+from typing_extensions import Buffer as _BytesLike
+from typing_extensions import Self
+
+_Path: TypeAlias = Literal[
+    "gds", "direct_uring", "direct_psync", "buffered", "mmap", "nvme_tcp", "http", "memory"
+]
+_Service: TypeAlias = Literal["latency", "data", "checkpoint", "background"]
+_ReadRequest: TypeAlias = str | tuple[str, int, int | None]
+
+class _PathTotals(TypedDict):
+    bytes: int
+    requests: int
+    copied_bytes: int
+    retries: int
+
+class _Downgrade(TypedDict):
+    wanted: str
+    taken: str
+    reason: str
+
+class _LedgerDict(TypedDict):
+    paths: dict[str, _PathTotals]
+    verified_bytes: int
+    cpu_ns: int
+    downgrades: list[_Downgrade]
+    downgrades_dropped: int
+
+class _EngineDict(TypedDict):
+    kind: str
+    notes: list[str]
+    fallback_reason: str | None
+
+__all__ = [
+    "AlreadyExistsError",
+    "AuthenticationError",
+    "Buffer",
+    "CancelledError",
+    "CorruptDataError",
+    "ForebayError",
+    "ForebayIOError",
+    "InternalError",
+    "InvalidInputError",
+    "Ledger",
+    "LimitExceededError",
+    "Listing",
+    "MutableBuffer",
+    "NotFoundError",
+    "ObjectMeta",
+    "OutOfSpaceError",
+    "PermissionDeniedError",
+    "PreconditionError",
+    "Prefix",
+    "Proof",
+    "ReadOnlyError",
+    "Store",
+    "StoreTimeoutError",
+    "ThrottledError",
+    "UnavailableError",
+    "UnsupportedError",
+    "Upload",
+    "WriteResult",
+    "__version__",
+    "alloc",
+    "configure",
+    "engine",
+]
+
+__version__: str
+
+class ForebayError(Exception):
+    kind: str | None
+    op: str | None
+    location: str | None
+    hint: str | None
+
+class NotFoundError(ForebayError, FileNotFoundError):
+    kind: str
+
+class AlreadyExistsError(ForebayError, FileExistsError):
+    kind: str
+
+class PreconditionError(ForebayError):
+    kind: str
+
+class PermissionDeniedError(ForebayError, PermissionError):
+    kind: str
+
+class AuthenticationError(ForebayError, PermissionError):
+    kind: str
+
+class InvalidInputError(ForebayError, ValueError):
+    kind: str
+
+class CorruptDataError(ForebayError):
+    kind: str
+
+class UnsupportedError(ForebayError, NotImplementedError):
+    kind: str
+
+class OutOfSpaceError(ForebayError, OSError):
+    kind: str
+
+class ReadOnlyError(ForebayError, OSError):
+    kind: str
+
+class LimitExceededError(ForebayError):
+    kind: str
+
+class StoreTimeoutError(ForebayError, TimeoutError):
+    kind: str
+
+class UnavailableError(ForebayError, ConnectionError):
+    kind: str
+
+class ThrottledError(ForebayError):
+    kind: str
+
+class CancelledError(ForebayError):
+    kind: str
+
+class ForebayIOError(ForebayError, OSError):
+    kind: str
+
+class InternalError(ForebayError):
+    kind: str
+
+@final
+class Buffer:
+    @property
+    def ledger(self) -> Ledger: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    def tobytes(self) -> bytes: ...
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, key: SupportsIndex, /) -> int: ...
+    @overload
+    def __getitem__(self, key: slice, /) -> Buffer: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    __hash__: None  # type: ignore[assignment]
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __release_buffer__(self, buffer: memoryview, /) -> None: ...
+
+@final
+class MutableBuffer:
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    def tobytes(self) -> bytes: ...
+    def freeze(self) -> Buffer: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __release_buffer__(self, buffer: memoryview, /) -> None: ...
+
+@final
+class Ledger:
+    def __new__(cls) -> Self: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def requests(self) -> int: ...
+    @property
+    def copied_bytes(self) -> int: ...
+    @property
+    def retries(self) -> int: ...
+    @property
+    def verified_bytes(self) -> int: ...
+    @property
+    def cpu_ns(self) -> int: ...
+    @property
+    def paths(self) -> dict[str, _PathTotals]: ...
+    @property
+    def downgrades(self) -> list[_Downgrade]: ...
+    @property
+    def downgrades_dropped(self) -> int: ...
+    def to_dict(self) -> _LedgerDict: ...
+    def merge(self, other: Ledger) -> Ledger: ...
+    def __add__(self, value: Ledger, /) -> Ledger: ...
+    def __radd__(self, value: Ledger, /) -> Ledger: ...
+    def __eq__(self, value: object, /) -> bool: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    __hash__: None  # type: ignore[assignment]
+
+@final
+class ObjectMeta:
+    @property
+    def key(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def version(self) -> str | None: ...
+    @property
+    def modified(self) -> float | None: ...
+    @property
+    def checksum(self) -> str | None: ...
+    def __eq__(self, value: object, /) -> bool: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    __hash__: None  # type: ignore[assignment]
+
+@final
+class Prefix:
+    @property
+    def key(self) -> str: ...
+    def __eq__(self, value: object, /) -> bool: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    __hash__: None  # type: ignore[assignment]
+
+@final
+class Proof:
+    @property
+    def state(self) -> Literal["shown", "refuted", "untried"]: ...
+    @property
+    def reason(self) -> str | None: ...
+    def __bool__(self) -> bool: ...
+    def __eq__(self, value: object, /) -> bool: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    __hash__: None  # type: ignore[assignment]
+
+@final
+class WriteResult:
+    @property
+    def version(self) -> str | None: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def crc64nvme(self) -> int: ...
+    @property
+    def check(self) -> Literal["by_store", "durable", "unchecked"]: ...
+    @property
+    def ledger(self) -> Ledger: ...
+
+@final
+class Listing:
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> ObjectMeta | Prefix: ...
+
+@final
+class Upload:
+    @property
+    def part_bytes(self) -> int: ...
+    def put_part(self, index: int, data: _BytesLike) -> Ledger: ...
+    def complete(self) -> WriteResult: ...
+    def abort(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None: ...
+
+@final
+class Store:
+    def __new__(
+        cls,
+        url: str | os.PathLike[str],
+        *,
+        cache: str | None = None,
+        require: _Path | None = None,
+        service: _Service = "data",
+    ) -> Self: ...
+    @property
+    def url(self) -> str: ...
+    def read(
+        self, key: str = "", offset: int = 0, length: int | None = None, *, version: str | None = None
+    ) -> Buffer: ...
+    def read_into(
+        self,
+        key: str,
+        buffer: _BytesLike,
+        offset: int = 0,
+        length: int | None = None,
+        *,
+        version: str | None = None,
+    ) -> Ledger: ...
+    def read_many(self, requests: Iterable[_ReadRequest]) -> list[Buffer]: ...
+    def write(self, key: str, data: _BytesLike, if_absent: bool = False) -> WriteResult: ...
+    def upload(self, key: str, if_absent: bool = False, size_hint: int | None = None) -> Upload: ...
+    def head(self, key: str = "") -> ObjectMeta: ...
+    def list(self, prefix: str = "", recursive: bool = True) -> Listing: ...
+    def delete(self, key: str) -> None: ...
+    def capabilities(self) -> dict[str, Proof]: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, Any]]: ...
+
+def alloc(size: int) -> MutableBuffer: ...
+def configure(
+    *,
+    buffer_memory: int | str | None = None,
+    engine: Literal["auto", "uring", "psync"] | None = None,
+    huge_pages: bool | None = None,
+    concurrency: int | None = None,
+    part_size: int | str | None = None,
+) -> None: ...
+def engine() -> _EngineDict: ...

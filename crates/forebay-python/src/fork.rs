@@ -1,0 +1,63 @@
+//! Values that belong to one process.
+//!
+//! `fork` copies memory but only the calling thread: runtimes, rings, sockets and every lock another thread held are
+//! dead in the child. A [`ForkGuard`] therefore remembers where it was made. Elsewhere it gives nothing out, and dropping it drops nothing:
+//! the copy in the child is leaked, never touched.
+
+use std::mem::ManuallyDrop;
+
+/// A value with the number of the process it was made in.
+#[derive(Debug)]
+pub(crate) struct ForkGuard<T> {
+    pid: u32,
+    value: ManuallyDrop<T>,
+}
+
+impl<T> ForkGuard<T> {
+    /// Made here and now.
+    pub(crate) fn new(value: T) -> Self {
+        Self::made_in(std::process::id(), value)
+    }
+
+    /// A value that shares what belongs to the process `pid`.
+    pub(crate) fn made_in(pid: u32, value: T) -> Self {
+        Self {
+            pid,
+            value: ManuallyDrop::new(value),
+        }
+    }
+
+    /// The process it belongs to.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// True in the process that made it.
+    pub(crate) fn is_here(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    /// The value, in the process that made it.
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.is_here().then_some(&*self.value)
+    }
+
+    /// The value to change, in the process that made it.
+    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+        self.is_here().then_some(&mut *self.value)
+    }
+
+    /// The value wherever we are; only for what needs no lock, thread or descriptor (memory).
+    pub(crate) fn get_anywhere(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> Drop for ForkGuard<T> {
+    fn drop(&mut self) {
+        if self.is_here() {
+            // SAFETY: dropped once, here; nothing uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.value) }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The extension module `forebay._forebay`: stores, buffers and ledgers for Python.
+//!
+//! Conversions only; what bytes do is decided in the crates below. A call walks like this:
+//!
+//! ```text
+//! Python --str, int, bytes-like--> store.rs --Key, Span, AlignedBuf--> forebay-store
+//!        <--Buffer, Ledger-------  wait.rs   (interpreter lock released, signals looked at)  <--
+//! ```
+//!
+//! - [`process`]: the runtime and the context of this process, made anew in a forked child;
+//! - [`wait`]: blocks on a future without the interpreter lock, and lets Ctrl-C through;
+//! - [`buffer`]: the classes `Buffer` and `MutableBuffer` with the buffer protocol, over raw FFI;
+//! - [`view`]: memory of other Python objects, borrowed by the same protocol;
+//! - [`errors`]: one exception class per error kind;
+//! - [`store`], [`listing`], [`upload`], [`rows`], [`ledger`]: the other classes.
+
+use pyo3::prelude::*;
+
+mod buffer;
+mod errors;
+mod ffi;
+mod fork;
+mod ledger;
+mod listing;
+mod process;
+mod rows;
+mod settings;
+mod store;
+mod upload;
+mod view;
+mod wait;
+
+/// Everything `forebay` gets from Rust.
+#[pymodule(name = "_forebay")]
+fn forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    errors::add_classes(module)?;
+    buffer::add_classes(module)?;
+    module.add_class::<ledger::PyLedger>()?;
+    module.add_class::<listing::PyListing>()?;
+    module.add_class::<rows::PyObjectMeta>()?;
+    module.add_class::<rows::PyPrefix>()?;
+    module.add_class::<rows::PyProof>()?;
+    module.add_class::<rows::PyWriteResult>()?;
+    module.add_class::<store::PyStore>()?;
+    module.add_class::<upload::PyUpload>()?;
+    module.add_function(wrap_pyfunction!(buffer::alloc, module)?)?;
+    module.add_function(wrap_pyfunction!(settings::configure, module)?)?;
+    module.add_function(wrap_pyfunction!(process::engine, module)?)?;
+    module.add(
+        "__version__",
+        pyo3::types::PyString::new(py, env!("CARGO_PKG_VERSION")),
+    )
+}

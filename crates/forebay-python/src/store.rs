@@ -1,0 +1,372 @@
+//! The class `Store`.
+//!
+//! An instance knows its location and its options; the store behind it is opened at once, and once more in a forked child. Arguments are
+//! checked and converted here, then [`Opened`] does the work with words of the crates below.
+
+mod opened;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Location, PathPolicy};
+use forebay_io::{Buf, Class};
+use forebay_store::{ListOptions, PutMode};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyType};
+
+use crate::buffer;
+use crate::errors;
+use crate::fork::ForkGuard;
+use crate::ledger::PyLedger;
+use crate::listing::PyListing;
+use crate::process::Process;
+use crate::rows::{PyObjectMeta, PyProof, PyWriteResult};
+use crate::upload::PyUpload;
+use crate::view::View;
+use crate::wait::wait;
+pub(crate) use opened::{Choices, Opened, Request};
+
+/// A place with objects in it: a directory, a bucket, memory.
+///
+/// Args:
+///     url: ``/path``, ``file:///path``, ``s3://bucket/prefix``, ``gs://``, ``az://``, ``http(s)://``, ``mem://name``
+///     cache: keep what is read on local NVMe, as ``"/nvme/cache:200GiB"``
+///     require: the data path bytes must take, such as ``"direct_uring"``; an error where it is not available
+///     service: class of service for local I/O: ``"latency"``, ``"data"``, ``"checkpoint"`` or ``"background"``
+#[pyclass(name = "Store", module = "forebay", frozen)]
+#[derive(Debug)]
+pub(crate) struct PyStore {
+    location: Location,
+    choices: Choices,
+    /// Locked only while the interpreter lock is held; see `process`.
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Open(ForkGuard<Arc<Opened>>),
+    Closed,
+}
+
+/// One read of `read_many`.
+#[derive(FromPyObject)]
+enum RequestArgument {
+    Whole(String),
+    Part(String, u64, Option<u64>),
+}
+
+#[pymethods]
+impl PyStore {
+    #[new]
+    #[pyo3(signature = (url, *, cache=None, require=None, service="data"))]
+    fn new(
+        py: Python<'_>,
+        url: PathBuf,
+        cache: Option<String>,
+        require: Option<&str>,
+        service: &str,
+    ) -> PyResult<Self> {
+        let raise = |error: Error| errors::raise(py, &error);
+        let base = std::env::current_dir().map_err(|error| raise(Error::from_io("open", error)))?;
+        let location = Location::parse_os(&url.into_os_string(), &base).map_err(raise)?;
+        let policy = match require {
+            Some(path) => PathPolicy::Require(DataPath::parse(path).map_err(raise)?),
+            None => PathPolicy::Fastest,
+        };
+        let choices = Choices {
+            cache,
+            policy,
+            class: class_of(service).map_err(raise)?,
+        };
+        let opened = open(py, &location, &choices)?;
+        Ok(Self {
+            location,
+            choices,
+            state: Mutex::new(State::Open(ForkGuard::new(opened))),
+        })
+    }
+
+    /// Where it is.
+    #[getter]
+    fn url(&self) -> String {
+        self.location.to_string()
+    }
+
+    /// Read bytes of an object: all from ``offset`` on, or exactly ``length`` of them. Large reads go in parallel ranges.
+    ///
+    /// With ``version`` (of ``head``), an object that is another one by now is an error.
+    #[pyo3(signature = (key="", offset=0, length=None, *, version=None))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        key: &str,
+        offset: u64,
+        length: Option<u64>,
+        version: Option<String>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let request = Request {
+            key: parse_key(py, key)?,
+            offset,
+            length,
+            version,
+        };
+        let opened = self.opened(py)?;
+        let (buf, ledger) = wait(py, opened.process(), opened.read(request))?;
+        buffer::new_buffer(py, buf, ledger)
+    }
+
+    /// Fill ``buffer`` with bytes of an object from ``offset`` on: all of it, or its first ``length`` bytes.
+    ///
+    /// A buffer of ``forebay.alloc`` is read into directly; any other costs one copy, which the ledger shows.
+    #[pyo3(signature = (key, buffer, offset=0, length=None, *, version=None))]
+    fn read_into(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        buffer: &Bound<'_, PyAny>,
+        offset: u64,
+        length: Option<usize>,
+        version: Option<String>,
+    ) -> PyResult<PyLedger> {
+        let key = parse_key(py, key)?;
+        let opened = self.opened(py)?;
+        let request = |len: usize| Request {
+            key,
+            offset,
+            length: Some(len as u64),
+            version,
+        };
+        if let Some(buf) = buffer::take(buffer, "read")? {
+            let len = length.unwrap_or(buf.len());
+            let done = wait(py, opened.process(), opened.read_into(request(len), buf))?;
+            return Ok(done.ledger.into());
+        }
+        let mut view = View::writable(buffer)?;
+        let len = length.unwrap_or(view.len());
+        if len > view.len() {
+            let message = format!("buffer of {} bytes for {len} bytes", view.len());
+            return Err(errors::raise(
+                py,
+                &Error::new(ErrorKind::InvalidInput, "read", message),
+            ));
+        }
+        if len == 0 {
+            return Ok(Ledger::default().into());
+        }
+        let (buf, mut ledger) = wait(py, opened.process(), opened.read(request(len)))?;
+        view.fill(py, &buf)?;
+        record_copy(&mut ledger, len as u64);
+        Ok(ledger.into())
+    }
+
+    /// Read several objects or parts side by side: keys, or ``(key, offset, length)`` with ``None`` for "to the end".
+    ///
+    /// The results come in the order of the requests. The first error ends all.
+    fn read_many<'py>(&self, py: Python<'py>, requests: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let opened = self.opened(py)?;
+        let mut wanted = Vec::new();
+        for request in requests.try_iter()? {
+            let (key, offset, length) = match request?.extract()? {
+                RequestArgument::Whole(key) => (key, 0, None),
+                RequestArgument::Part(key, offset, length) => (key, offset, length),
+            };
+            let key = parse_key(py, &key)?;
+            wanted.push(Request {
+                key,
+                offset,
+                length,
+                version: None,
+            });
+        }
+        let results = PyList::empty(py);
+        for (buf, ledger) in wait(py, opened.process(), opened.read_many(wanted))? {
+            results.append(buffer::new_buffer(py, buf, ledger)?)?;
+        }
+        Ok(results)
+    }
+
+    /// Write an object, whole: readers see the old content or the new. With ``if_absent``, one that exists is an error.
+    ///
+    /// A ``Buffer`` or ``MutableBuffer`` is written from where it is; other bytes-like objects cost one copy, which the
+    /// ledger shows.
+    #[pyo3(signature = (key, data, if_absent=false))]
+    fn write(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        data: &Bound<'_, PyAny>,
+        if_absent: bool,
+    ) -> PyResult<PyWriteResult> {
+        let key = parse_key(py, key)?;
+        let opened = self.opened(py)?;
+        let (buf, is_copied) = bytes_of(data, opened.process())?;
+        let len = buf.len() as u64;
+        let mut done = wait(py, opened.process(), opened.write(key, buf, put_mode(if_absent)))?;
+        if is_copied {
+            record_copy(&mut done.ledger, len);
+        }
+        Ok(done.into())
+    }
+
+    /// Begin to write an object in parts; nothing is visible before ``complete``.
+    #[pyo3(signature = (key, if_absent=false, size_hint=None))]
+    fn upload(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        if_absent: bool,
+        size_hint: Option<u64>,
+    ) -> PyResult<PyUpload> {
+        let key = parse_key(py, key)?;
+        let opened = self.opened(py)?;
+        let begun = opened.upload(key, put_mode(if_absent), size_hint);
+        let upload = wait(py, opened.process(), begun)?;
+        Ok(PyUpload::new(opened, upload))
+    }
+
+    /// What is known of an object without reading it.
+    #[pyo3(signature = (key=""))]
+    fn head(&self, py: Python<'_>, key: &str) -> PyResult<PyObjectMeta> {
+        let key = parse_key(py, key)?;
+        let opened = self.opened(py)?;
+        Ok(wait(py, opened.process(), opened.head(key))?.into())
+    }
+
+    /// List objects below a prefix, sorted; without ``recursive`` only the next level, with common prefixes.
+    #[pyo3(signature = (prefix="", recursive=true))]
+    fn list(&self, py: Python<'_>, prefix: &str, recursive: bool) -> PyResult<PyListing> {
+        let prefix = parse_key(py, prefix)?;
+        let opened = self.opened(py)?;
+        let rows = {
+            let _inside = opened.process().runtime().enter();
+            opened.list(&prefix, ListOptions { recursive })
+        };
+        Ok(PyListing::new(opened, rows))
+    }
+
+    /// Remove an object; one that is not there is no error.
+    fn delete(&self, py: Python<'_>, key: &str) -> PyResult<()> {
+        let key = parse_key(py, key)?;
+        let opened = self.opened(py)?;
+        wait(py, opened.process(), opened.delete(key))
+    }
+
+    /// What the store can be relied on for, by trying it. May write and remove small objects the first time.
+    fn capabilities<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let opened = self.opened(py)?;
+        let found = wait(py, opened.process(), opened.capabilities())?;
+        let dict = PyDict::new(py);
+        for (name, proof) in found.rows() {
+            dict.set_item(name, Bound::new(py, PyProof::from(proof))?)?;
+        }
+        Ok(dict)
+    }
+
+    /// Let go of the store; buffers read from it stay valid.
+    fn close(&self, py: Python<'_>) {
+        let was = std::mem::replace(&mut *self.lock(), State::Closed);
+        // Going away may take a while (connections, files), and somebody may want to fork meanwhile.
+        py.detach(|| drop(was));
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: Option<&Bound<'_, PyType>>,
+        _value: Option<&Bound<'_, PyAny>>,
+        _traceback: Option<&Bound<'_, PyAny>>,
+    ) {
+        self.close(py);
+    }
+
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<((String,), Bound<'py, PyDict>)> {
+        let options = PyDict::new(py);
+        options.set_item("cache", &self.choices.cache)?;
+        options.set_item("service", self.choices.class.name())?;
+        if let PathPolicy::Require(path) = self.choices.policy {
+            options.set_item("require", path.name())?;
+        }
+        Ok(((self.location.to_string(),), options))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<forebay.Store {}>", self.location)
+    }
+}
+
+impl PyStore {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store, opened again when this is a forked child.
+    pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<Arc<Opened>> {
+        match &*self.lock() {
+            State::Open(guard) => {
+                if let Some(opened) = guard.get() {
+                    return Ok(Arc::clone(opened));
+                }
+            }
+            State::Closed => {
+                let error =
+                    Error::new(ErrorKind::InvalidInput, "open", "the store is closed").at(&self.location);
+                return Err(errors::raise(py, &error));
+            }
+        }
+        let opened = open(py, &self.location, &self.choices)?;
+        *self.lock() = State::Open(ForkGuard::new(Arc::clone(&opened)));
+        Ok(opened)
+    }
+}
+
+fn open(py: Python<'_>, location: &Location, choices: &Choices) -> PyResult<Arc<Opened>> {
+    let process = Process::get(py)?;
+    let opened = wait(py, process, Opened::open(process, location, choices))?;
+    Ok(Arc::new(opened))
+}
+
+fn parse_key(py: Python<'_>, key: &str) -> PyResult<Key> {
+    Key::parse(key).map_err(|error| errors::raise(py, &error))
+}
+
+fn put_mode(if_absent: bool) -> PutMode {
+    if if_absent {
+        PutMode::IfAbsent
+    } else {
+        PutMode::Replace
+    }
+}
+
+fn class_of(name: &str) -> Result<Class, Error> {
+    Class::ALL
+        .into_iter()
+        .find(|class| class.name() == name)
+        .ok_or_else(|| {
+            let names: Vec<&str> = Class::ALL.iter().map(|class| class.name()).collect();
+            let message = format!("unknown class of service '{}'", name.escape_debug());
+            Error::new(ErrorKind::InvalidInput, "open", message)
+                .with_hint(format!("one of: {}", names.join(", ")))
+        })
+}
+
+/// The bytes of an argument, shared where they are ours, and whether they had to be copied.
+pub(crate) fn bytes_of(data: &Bound<'_, PyAny>, process: &Process) -> PyResult<(Buf, bool)> {
+    if let Some(shared) = buffer::shared_bytes(data) {
+        return Ok((shared, false));
+    }
+    if let Some(taken) = buffer::take(data, "write")? {
+        return Ok((taken.freeze(), false));
+    }
+    let copy = View::readable(data)?.copy(data.py(), process)?;
+    Ok((copy.freeze(), true))
+}
+
+/// Account for a copy made at the border to Python, on the path the bytes took.
+pub(crate) fn record_copy(ledger: &mut Ledger, bytes: u64) {
+    let path = ledger.paths.keys().next().copied().unwrap_or(DataPath::Memory);
+    ledger.record_copy(path, bytes);
+}

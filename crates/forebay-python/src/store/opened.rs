@@ -1,0 +1,197 @@
+//! An open store and what calls do with it, as futures.
+
+use std::sync::Arc;
+
+use forebay_core::{Error, ErrorKind, Key, Ledger, Location, PathPolicy, Result, Scheme, Span};
+use forebay_io::{AlignedBuf, Buf, Class};
+use forebay_store::{
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, PutDone, PutMode, PutOptions, ReadDone,
+    ReadOptions, Store, StoreExt, Upload, open, open_object,
+};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use tokio::sync::OnceCell;
+
+use crate::process::Process;
+
+/// Options a store was opened with.
+#[derive(Debug, Clone)]
+pub(crate) struct Choices {
+    /// `directory:size` of a cache.
+    pub(crate) cache: Option<String>,
+    /// Which data paths are acceptable.
+    pub(crate) policy: PathPolicy,
+    /// Class of service for local I/O.
+    pub(crate) class: Class,
+}
+
+/// One read: all from `offset` on where there is no `length`.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) key: Key,
+    pub(crate) offset: u64,
+    pub(crate) length: Option<u64>,
+    /// Only this version of the object.
+    pub(crate) version: Option<String>,
+}
+
+/// A store with the process it belongs to.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    process: &'static Process,
+    location: Location,
+    choices: Choices,
+    store: Arc<dyn Store>,
+    /// The object that the location itself names, for the empty key.
+    object: OnceCell<(Arc<dyn Store>, Key)>,
+}
+
+impl Opened {
+    /// Open the store at `location`.
+    pub(crate) async fn open(
+        process: &'static Process,
+        location: &Location,
+        choices: &Choices,
+    ) -> Result<Self> {
+        if location.scheme() == Scheme::Mem && process.is_forked() {
+            // Its locks may have been held by threads that the fork did not copy.
+            let message = "objects in memory cannot be used after a fork";
+            return Err(Error::new(ErrorKind::Unsupported, "open", message)
+                .at(location)
+                .with_hint("use a directory, or start workers by spawn"));
+        }
+        Ok(Self {
+            process,
+            location: location.clone(),
+            choices: choices.clone(),
+            store: open(location, process.context()).await?,
+            object: OnceCell::new(),
+        })
+    }
+
+    /// The process it belongs to.
+    pub(crate) fn process(&self) -> &'static Process {
+        self.process
+    }
+
+    /// The store and the key in it; the empty key is the object the location names.
+    async fn locate(&self, key: Key) -> Result<(Arc<dyn Store>, Key)> {
+        if !key.is_root() {
+            return Ok((Arc::clone(&self.store), key));
+        }
+        let object = self
+            .object
+            .get_or_try_init(|| open_object(&self.location, self.process.context()))
+            .await?;
+        Ok(object.clone())
+    }
+
+    fn read_options(&self, version: Option<String>) -> ReadOptions {
+        ReadOptions {
+            version,
+            class: self.choices.class,
+            policy: self.choices.policy,
+        }
+    }
+
+    fn put_options(&self, mode: PutMode, size_hint: Option<u64>) -> PutOptions {
+        PutOptions {
+            mode,
+            class: self.choices.class,
+            policy: self.choices.policy,
+            size_hint,
+        }
+    }
+
+    pub(crate) async fn head(&self, key: Key) -> Result<ObjectMeta> {
+        let (store, key) = self.locate(key).await?;
+        store.head(&key).await
+    }
+
+    /// Read into memory of our own.
+    pub(crate) async fn read(&self, request: Request) -> Result<(Buf, Ledger)> {
+        let (store, key) = self.locate(request.key).await?;
+        let (span, version) = match request.length {
+            Some(length) if length > 0 => (Span::at(request.offset, length)?, request.version),
+            length => {
+                let meta = store.head(&key).await?;
+                let end = length.map_or(meta.size, |_| request.offset);
+                let span = span_within(&store, &key, request.offset, end, meta.size)?;
+                (span, request.version.or(meta.version))
+            }
+        };
+        let buf = self.process.result_buf(span.len() as usize)?;
+        if span.is_empty() {
+            return Ok((buf.freeze(), Ledger::default()));
+        }
+        let options = self.read_options(version);
+        let done = store
+            .read_parallel(&key, span, buf, &options, self.process.context())
+            .await?;
+        let mut buf = done.buf;
+        buf.set_len(span.len() as usize);
+        Ok((buf.freeze(), done.ledger))
+    }
+
+    /// Read into the caller's memory, as many bytes as the request says.
+    pub(crate) async fn read_into(&self, request: Request, buf: AlignedBuf) -> Result<ReadDone> {
+        let (store, key) = self.locate(request.key).await?;
+        let length = request.length.unwrap_or(buf.len() as u64);
+        let span = Span::at(request.offset, length)?;
+        if span.is_empty() {
+            let ledger = Ledger::default();
+            return Ok(ReadDone { buf, ledger });
+        }
+        let options = self.read_options(request.version);
+        store
+            .read_parallel(&key, span, buf, &options, self.process.context())
+            .await
+    }
+
+    /// Read side by side, within the bound of requests to one store.
+    pub(crate) async fn read_many(&self, requests: Vec<Request>) -> Result<Vec<(Buf, Ledger)>> {
+        let at_once = self.process.context().limits().store_requests_max as usize;
+        stream::iter(requests)
+            .map(|request| Box::pin(self.read(request)))
+            .buffered(at_once.max(1))
+            .try_collect()
+            .await
+    }
+
+    pub(crate) async fn write(&self, key: Key, buf: Buf, mode: PutMode) -> Result<PutDone> {
+        let (store, key) = self.locate(key).await?;
+        let options = self.put_options(mode, Some(buf.len() as u64));
+        store.put(&key, Body::from(buf), &options).await
+    }
+
+    pub(crate) async fn upload(
+        &self,
+        key: Key,
+        mode: PutMode,
+        size_hint: Option<u64>,
+    ) -> Result<Box<dyn Upload>> {
+        let (store, key) = self.locate(key).await?;
+        store.upload(&key, &self.put_options(mode, size_hint)).await
+    }
+
+    pub(crate) fn list(&self, prefix: &Key, options: ListOptions) -> Listing {
+        self.store.list(prefix, options)
+    }
+
+    pub(crate) async fn delete(&self, key: Key) -> Result<()> {
+        let (store, key) = self.locate(key).await?;
+        store.delete(&key).await
+    }
+
+    pub(crate) async fn capabilities(&self) -> Result<Capabilities> {
+        self.store.capabilities().await
+    }
+}
+
+/// The span, or an error when it begins beyond the object.
+fn span_within(store: &Arc<dyn Store>, key: &Key, start: u64, end: u64, size: u64) -> Result<Span> {
+    if start > size {
+        let message = format!("offset {start} is beyond the object of {size} bytes");
+        return Err(Error::new(ErrorKind::InvalidInput, "read", message).at(store.location().join(key)));
+    }
+    Span::new(start, end)
+}

@@ -1,0 +1,57 @@
+//! Blocking on a future: the interpreter lock is released, and Ctrl-C gets through.
+//!
+//! The future runs on the calling thread, in slices: between two of them the interpreter looks at its signals. When a
+//! handler raises, the future is dropped, which by the contract of stores leaves nothing half-made, and the exception goes up.
+
+use std::time::Duration;
+
+use forebay_core::Result;
+use pyo3::prelude::*;
+
+use crate::errors;
+use crate::process::Process;
+
+/// How long Ctrl-C may have to wait: below what a person notices, above what costs anything.
+const MAIN_THREAD_SLICE: Duration = Duration::from_millis(50);
+
+/// Signals are handled in the main thread only, so the others wake up seldom.
+const OTHER_THREAD_SLICE: Duration = Duration::from_secs(1);
+
+/// Run `future` to its end, or until a signal handler raises.
+pub(crate) fn wait<T: Send>(
+    py: Python<'_>,
+    process: &'static Process,
+    future: impl Future<Output = Result<T>> + Send,
+) -> PyResult<T> {
+    let mut future = Box::pin(future);
+    let slice = if is_main_thread() {
+        MAIN_THREAD_SLICE
+    } else {
+        OTHER_THREAD_SLICE
+    };
+    loop {
+        let done = py.detach(|| {
+            process
+                .runtime()
+                .block_on(async { tokio::time::timeout(slice, &mut future).await.ok() })
+        });
+        if let Some(result) = done {
+            return result.map_err(|error| errors::raise(py, &error));
+        }
+        if let Err(raised) = py.check_signals() {
+            py.detach(|| {
+                // What is dropped may want to clean up on the runtime.
+                let _inside = process.runtime().enter();
+                drop(future);
+            });
+            return Err(raised);
+        }
+    }
+}
+
+/// True on the thread the kernel started the process (or the forked child) with.
+fn is_main_thread() -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    let thread = unsafe { libc::gettid() };
+    thread.cast_unsigned() == std::process::id()
+}
