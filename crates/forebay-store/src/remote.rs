@@ -51,6 +51,7 @@ use crate::store::{
     Body, Capabilities, Checksum, Entry, ListOptions, Listing, ObjectMeta, Proof, PutDone, PutOptions,
     ReadDone, ReadOptions, Store, Upload,
 };
+use crate::wrap::Retried;
 use backend::Backend;
 use list::Lister;
 use patience::Patience;
@@ -62,9 +63,10 @@ pub(crate) async fn open(location: &Location, context: &Context) -> Result<Arc<d
     open_with(location, context, &config)
 }
 
-/// Open the store at `location` with these settings. Nothing is sent before the first operation.
+/// Open the store at `location` with these settings and with retries. Nothing is sent before the first operation.
 pub fn open_with(location: &Location, context: &Context, config: &RemoteConfig) -> Result<Arc<dyn Store>> {
-    Ok(Arc::new(RemoteStore::new(location, context, config)?))
+    let store = RemoteStore::new(location, context, config)?;
+    Ok(Arc::new(Retried::new(Arc::new(store), context)))
 }
 
 /// A bucket, a container or a server, from some prefix on; clones share it.
@@ -378,8 +380,10 @@ impl RemoteStore {
                     return (rows.collect(), page.next.map(Some));
                 }
                 Err(error) => {
-                    let again =
-                        error.retry() != forebay_core::Retry::Never && tries < self.0.limits.tries_max;
+                    // In the middle of a long listing, going on is better than the wrapper's way of beginning again.
+                    let again = token.is_some()
+                        && error.retry() != forebay_core::Retry::Never
+                        && tries < self.0.limits.tries_max;
                     if !again {
                         let error = if is_bucket(&error) {
                             self.at_bucket(&error)

@@ -66,6 +66,8 @@ pub(super) struct RemoteUpload {
     part_bytes: u64,
     mode: PutMode,
     parts: Mutex<BTreeMap<u32, Part>>,
+    /// A completion may have taken effect although it failed.
+    uncertain: AtomicBool,
     /// Nothing is left to be given up: completed, aborted, or kept for another process.
     settled: AtomicBool,
 }
@@ -94,6 +96,7 @@ impl RemoteStore {
             part_bytes: part_bytes(&self.0.limits, options.size_hint)?,
             mode: options.mode,
             parts: Mutex::default(),
+            uncertain: AtomicBool::new(false),
             settled: AtomicBool::new(false),
         })
     }
@@ -123,6 +126,8 @@ impl RemoteStore {
             part_bytes: state.part_bytes,
             mode: options.mode,
             parts: Mutex::new(state.parts),
+            // The other process may have tried.
+            uncertain: AtomicBool::new(true),
             // Its checkpoint exists: only `abort` gives it up.
             settled: AtomicBool::new(true),
         })
@@ -224,46 +229,34 @@ impl RemoteUpload {
         Ok(whole)
     }
 
-    /// Complete, until it is known whether the object is there.
-    async fn finish(&self, parts: &[Part]) -> Result<(Option<String>, u64)> {
-        let mut uncertain = false;
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            self.store.count("complete");
-            let ids = parts.iter().map(|part| PartId {
-                content_id: part.id.clone(),
-            });
-            let done = self
-                .parts_api
-                .complete_multipart(&self.path, &self.upload, ids.collect())
-                .await;
-            let error = match done {
-                Ok(done) => return Ok((done.e_tag, tries.into())),
-                Err(error) => error,
-            };
-            let failure = Failure::find(&error);
-            let pause = failure.and_then(|failure| failure.pause);
-            uncertain |= failure.is_none_or(|failure| failure.uncertain);
-            let error = self.store.explain("upload", error);
-            let refused = matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Precondition);
-            // The upload is gone: because it was completed by a try whose reply was lost, or because somebody ended it.
-            let gone = error.kind() == ErrorKind::NotFound;
-            if refused && !uncertain {
-                return Err(exists());
-            }
-            if ((refused || gone) && uncertain) || tries >= self.store.0.limits.tries_max {
-                return match self.store.whose(&self.path, &self.write_id).await? {
-                    Some(Absent::Won(version)) => Ok((version, tries.into())),
-                    Some(Absent::Lost) if refused => Err(exists()),
-                    _ => Err(error),
-                };
-            }
-            if error.retry() == Retry::Never {
-                return Err(error);
-            }
-            self.store.0.patience.pause(tries, pause).await;
+    /// Complete. When it is not known what became of this or an earlier try, the object that is there tells: it carries the name
+    /// of its write. Trying again is the retry wrapper's business.
+    async fn finish(&self, parts: &[Part]) -> Result<Option<String>> {
+        self.store.count("complete");
+        let ids = parts.iter().map(|part| PartId {
+            content_id: part.id.clone(),
+        });
+        let done = self
+            .parts_api
+            .complete_multipart(&self.path, &self.upload, ids.collect())
+            .await;
+        let error = match done {
+            Ok(done) => return Ok(done.e_tag),
+            Err(error) => error,
+        };
+        if Failure::find(&error).is_none_or(|failure| failure.uncertain) {
+            self.uncertain.store(true, Ordering::Relaxed);
         }
+        let error = self.store.explain("upload", error);
+        let refused = matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Precondition);
+        if self.uncertain.load(Ordering::Relaxed) {
+            match self.store.whose(&self.path, &self.write_id).await {
+                Ok(Some(Absent::Won(version))) => return Ok(version),
+                // Not ours, or not to be asked: the first error says more.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Err(if refused { exists() } else { error })
     }
 
     async fn give_up(&self) -> Result<()> {
@@ -305,20 +298,18 @@ impl Upload for RemoteUpload {
 
     async fn complete(&self) -> Result<PutDone> {
         let parts = self.whole().map_err(|error| self.at(error))?;
-        let (version, requests) = self.finish(&parts).await.map_err(|error| self.at(error))?;
+        let version = self.finish(&parts).await.map_err(|error| self.at(error))?;
         self.settled.store(true, Ordering::Relaxed);
         let mut crc64nvme = crc64nvme(&[]);
         for part in &parts {
             crc64nvme = Crc64Nvme::combine(crc64nvme, part.crc64nvme, part.len);
         }
-        let mut ledger = Ledger::of(DataPath::Http, 0, requests);
-        ledger.record_retries(DataPath::Http, requests - 1);
         Ok(PutDone {
             version,
             size: parts.iter().map(|part| part.len).sum(),
             crc64nvme,
             check: self.store.write_check(),
-            ledger,
+            ledger: Ledger::of(DataPath::Http, 0, 1),
         })
     }
 

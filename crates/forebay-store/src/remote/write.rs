@@ -5,7 +5,7 @@
 //! now is ours.
 
 use bytes::Bytes;
-use forebay_core::{ByteSize, Crc64Nvme, DataPath, Error, ErrorKind, Key, Ledger, Result, Retry};
+use forebay_core::{ByteSize, Crc64Nvme, DataPath, Error, ErrorKind, Key, Ledger, Result};
 use object_store::path::Path;
 use object_store::{Attribute, Attributes, GetOptions, PutPayload, PutResult};
 
@@ -48,21 +48,19 @@ impl RemoteStore {
             crc.update(piece);
         }
         let payload = payload(&body);
-        let (version, requests) = match options.mode {
-            PutMode::Replace => (self.put_plain(&path, payload).await?.e_tag, 1),
+        let version = match options.mode {
+            PutMode::Replace => self.put_plain(&path, payload).await?.e_tag,
             PutMode::IfAbsent => {
                 self.require_put_if_absent().await?;
                 self.put_if_absent(&path, payload).await?
             }
         };
-        let mut ledger = Ledger::of(DataPath::Http, size, requests);
-        ledger.record_retries(DataPath::Http, requests - 1);
         Ok(PutDone {
             version,
             size,
             crc64nvme: crc.value(),
             check: self.write_check(),
-            ledger,
+            ledger: Ledger::of(DataPath::Http, size, 1),
         })
     }
 
@@ -77,36 +75,27 @@ impl RemoteStore {
             .map_err(|error| self.explain("put", error))
     }
 
-    /// Try until the outcome is known: `AlreadyExists` is only said when the object is not ours.
-    async fn put_if_absent(&self, path: &Path, payload: PutPayload) -> Result<(Option<String>, u64)> {
+    /// Write unless there is an object. When it is not known what became of the request, the object that is there tells: it carries the
+    /// name of its write. Trying again is the retry wrapper's business.
+    async fn put_if_absent(&self, path: &Path, payload: PutPayload) -> Result<Option<String>> {
         let id = self.0.patience.unique();
-        let mut uncertain = false;
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let error = match self.put_create(path, payload.clone(), Some(&id)).await {
-                Ok(done) => return Ok((done.e_tag, tries.into())),
-                Err(error) => error,
-            };
-            let failure = Failure::find(&error);
-            let pause = failure.and_then(|failure| failure.pause);
-            uncertain |= failure.is_none_or(|failure| failure.uncertain);
-            let error = self.explain("put", error);
-            let is_there = matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Precondition);
-            if is_there && !uncertain {
-                return Err(exists());
-            }
-            if is_there || tries >= self.0.limits.tries_max {
-                return match self.whose(path, &id).await? {
-                    Some(Absent::Won(version)) => Ok((version, tries.into())),
-                    Some(Absent::Lost) => Err(exists()),
-                    None => Err(error),
-                };
-            }
-            if error.retry() == Retry::Never {
-                return Err(error);
-            }
-            self.0.patience.pause(tries, pause).await;
+        let error = match self.put_create(path, payload, Some(&id)).await {
+            Ok(done) => return Ok(done.e_tag),
+            Err(error) => error,
+        };
+        let uncertain = Failure::find(&error).is_none_or(|failure| failure.uncertain);
+        let error = self.explain("put", error);
+        if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Precondition) {
+            return Err(exists());
+        }
+        if !uncertain {
+            return Err(error);
+        }
+        match self.whose(path, &id).await {
+            Ok(Some(Absent::Won(version))) => Ok(version),
+            Ok(Some(Absent::Lost)) => Err(exists()),
+            // Not there, or not to be asked: the first error says more.
+            Ok(None) | Err(_) => Err(error),
         }
     }
 

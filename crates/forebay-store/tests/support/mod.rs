@@ -1,0 +1,176 @@
+//! What tests of remote stores share: the servers they talk to and the stores they open.
+//!
+//! - [`wire`]: just enough HTTP/1.1 to read and write whole messages;
+//! - [`fake`]: answers with whatever a function says;
+//! - [`origin`]: a small S3 server of our own, well-behaved unless it is told a quirk;
+//! - [`proxy`]: stands between a store and a server and injects faults by rule.
+
+#![expect(dead_code, reason = "each test binary uses its own part of this module")]
+
+pub mod fake;
+pub mod origin;
+pub mod proxy;
+pub mod wire;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_core::{Key, Limits, Location, env};
+use forebay_io::{AlignedBuf, Buf, DiskConfig, EngineChoice, Pages};
+use forebay_store::remote::{Environment, RemoteConfig, open_with};
+use forebay_store::{Body, Context, PutOptions, ReadOptions, Store};
+
+/// Bounds that make a failing test fail soon: short pauses and a short stall.
+pub fn limits() -> Limits {
+    Limits {
+        buffer_bytes_max: 64 << 20,
+        tries_max: 4,
+        retry_budget_percent: 100_000,
+        retry_pause_ms: 1,
+        retry_pause_ms_max: 20,
+        stall_ms_max: 700,
+        connect_ms_max: 2_000,
+        ..Limits::default()
+    }
+}
+
+/// A context that keeps nothing between tests.
+pub fn context() -> Context {
+    context_with(limits())
+}
+
+pub fn context_with(limits: Limits) -> Context {
+    let config = DiskConfig {
+        limits,
+        engine: EngineChoice::Psync,
+        ..DiskConfig::default()
+    };
+    Context::open(config).unwrap().with_state_dir(None)
+}
+
+pub fn location(url: &str) -> Location {
+    Location::parse(url, Path::new("/")).unwrap()
+}
+
+pub fn key(name: &str) -> Key {
+    Key::parse(name).unwrap()
+}
+
+/// Open a store in a world that has exactly these variables.
+pub async fn open(
+    url: &str,
+    vars: &[(&str, &str)],
+    context: &Context,
+) -> forebay_core::Result<Arc<dyn Store>> {
+    let location = location(url);
+    let environment = Environment::fixed(vars.iter().copied());
+    let config = RemoteConfig::resolve(&location, environment).await?;
+    open_with(&location, context, &config)
+}
+
+/// An S3 server and how to get in.
+#[derive(Debug, Clone)]
+pub struct Server {
+    pub kind: String,
+    pub endpoint: String,
+    pub bucket: String,
+    pub access_key: String,
+    pub secret_key: String,
+    pub region: String,
+}
+
+impl Server {
+    /// The server that the variables name; `None`, with a word, when they name none.
+    pub fn from_env() -> Option<Self> {
+        let Some(endpoint) = env::TEST_S3_ENDPOINT.get() else {
+            assert!(
+                !env::TEST_REQUIRE_SERVERS.is_on(),
+                "FOREBAY_TEST_S3_ENDPOINT is not set, but servers are required"
+            );
+            println!("skipped: no S3 server (FOREBAY_TEST_S3_ENDPOINT is not set)");
+            return None;
+        };
+        let need = |var: env::EnvVar| var.get().unwrap_or_else(|| panic!("{} is not set", var.name));
+        Some(Self {
+            kind: env::TEST_S3_SERVER
+                .get()
+                .unwrap_or_else(|| "seaweedfs".to_owned()),
+            endpoint,
+            bucket: need(env::TEST_S3_BUCKET),
+            access_key: need(env::TEST_S3_ACCESS_KEY),
+            secret_key: need(env::TEST_S3_SECRET_KEY),
+            region: env::TEST_S3_REGION
+                .get()
+                .unwrap_or_else(|| "us-east-1".to_owned()),
+        })
+    }
+
+    /// The origin, which takes any credentials.
+    pub fn of_origin(origin: &origin::Origin) -> Self {
+        Self {
+            kind: "origin".to_owned(),
+            endpoint: origin.url(),
+            bucket: "bucket".to_owned(),
+            access_key: "AKIACANARYACCESS".to_owned(),
+            secret_key: "canarySecretKey0123456789".to_owned(),
+            region: "us-east-1".to_owned(),
+        }
+    }
+
+    /// The same server by another way, such as a proxy.
+    pub fn through(&self, endpoint: &str) -> Self {
+        Self {
+            endpoint: endpoint.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    pub fn address(&self) -> String {
+        self.endpoint.trim_start_matches("http://").to_owned()
+    }
+
+    pub fn vars(&self) -> Vec<(&str, &str)> {
+        vec![
+            ("FOREBAY_S3_ENDPOINT", &self.endpoint),
+            ("FOREBAY_S3_REGION", &self.region),
+            ("AWS_ACCESS_KEY_ID", &self.access_key),
+            ("AWS_SECRET_ACCESS_KEY", &self.secret_key),
+        ]
+    }
+
+    /// A store below a prefix of its own in the bucket.
+    pub async fn store(&self, prefix: &str, context: &Context) -> Arc<dyn Store> {
+        let unique = forebay_core::Seed::fresh().0;
+        let url = format!("s3://{}/{prefix}-{unique:016x}", self.bucket);
+        open(&url, &self.vars(), context).await.unwrap()
+    }
+}
+
+/// Bytes that are different everywhere.
+pub fn pattern(len: usize, salt: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    forebay_core::Seed(salt).rng().fill(&mut bytes);
+    bytes
+}
+
+pub async fn put(
+    store: &dyn Store,
+    name: &str,
+    bytes: &[u8],
+) -> forebay_core::Result<forebay_store::PutDone> {
+    let body = Body::from(Buf::copy_of(bytes).unwrap());
+    store.put(&key(name), body, &PutOptions::default()).await
+}
+
+pub async fn read(
+    store: &dyn Store,
+    name: &str,
+    range: std::ops::Range<u64>,
+) -> forebay_core::Result<Vec<u8>> {
+    let span = forebay_core::Span::new(range.start, range.end).unwrap();
+    let buf = AlignedBuf::alloc(span.len() as usize, Pages::Small).unwrap();
+    let done = store
+        .read_into(&key(name), span, buf, &ReadOptions::default())
+        .await?;
+    Ok(done.buf[..span.len() as usize].to_vec())
+}
