@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +12,8 @@ use forebay_io::{Access, Direct, Disk, File, NameOp, OpenHow, Purpose, RangeLock
 
 use super::files;
 use super::fill::Waiter;
-use super::format::{self, HEADER_LOCK, Identity, Name, Part, RECORD_BYTES, Seal};
+use super::format::{self, Identity, Name, Part, RECORD_BYTES, Seal};
+use super::room::Room;
 
 /// How often the time of last use is written to the file system, for other processes and the next run to see.
 const TOUCH_PERIOD_NS: i64 = 60_000_000_000;
@@ -43,57 +45,40 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Open the entry below `root`, making or mending its files.
-    pub(super) async fn open(
-        disk: &Disk,
-        root: &std::path::Path,
-        identity: Identity,
-        patience: Duration,
-    ) -> Result<Self> {
+    /// Open the entry of `identity`, making or mending its files where needed.
+    pub(super) async fn open(disk: &Disk, room: &Room, identity: Identity) -> Result<Self> {
         let Some(header) = identity.header() else {
             let message = "location, key and version are too long for a header";
             return Err(Error::new(ErrorKind::LimitExceeded, "open", message).at(&identity.key));
         };
         let name = identity.name();
-        let paths = [name.path(root, Part::Index), name.path(root, Part::Data)];
-        let index = match files::open_small(disk, paths[0].clone()).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let path = root.join(name.dir());
-                disk.name(NameOp::CreateDirs { path }).await?;
-                files::open_small(disk, paths[0].clone()).await?
-            }
-            opened => opened?,
+        let opening = Opening {
+            disk,
+            identity: &identity,
+            header: &header,
+            index_bytes: header.len() as u64 + RECORD_BYTES * identity.blocks(),
+            paths: [
+                name.path(room.root(), Part::Index),
+                name.path(room.root(), Part::Data),
+            ],
         };
-        let data = open_data(disk, paths[1].clone(), &identity).await?;
-        let index_bytes = header.len() as u64 + RECORD_BYTES * identity.blocks();
-        let mut unpaid_bytes = 0;
-        let whole = data.size() == identity.size && index.size() >= index_bytes;
-        if !whole || !has_header(disk, &index, &header).await {
-            let lock = files::wait_lock(&index, HEADER_LOCK, patience).await?;
-            if lock.is_none() {
-                let message = "another process holds the lock of the header";
-                return Err(Error::new(ErrorKind::Timeout, "open", message).at(paths[0].display()));
+        let opened = match opening.as_it_is().await {
+            Some(opened) => opened,
+            None => {
+                let _held = room.lock().await?;
+                opening.make().await?
             }
-            disk.set_len(&data, identity.size).await?;
-            disk.set_len(&index, index_bytes).await?;
-            if !has_header(disk, &index, &header).await {
-                files::write_bytes(disk, &index, 0, &header).await?;
-                unpaid_bytes = index_bytes.next_multiple_of(STORED_STEP);
-            }
-        }
-        let stamp = [
-            disk.stat(&paths[0]).await?.identity,
-            disk.stat(&paths[1]).await?.identity,
-        ];
+        };
+        let header_bytes = header.len() as u64;
         Ok(Self {
             seal: identity.seal(),
             name,
-            header_bytes: header.len() as u64,
+            header_bytes,
             identity,
-            data,
-            index,
-            stamp,
-            unpaid_bytes: AtomicU64::new(unpaid_bytes),
+            data: opened.data,
+            index: opened.index,
+            stamp: opened.stamp,
+            unpaid_bytes: AtomicU64::new(opened.unpaid_bytes),
             dead: AtomicBool::new(false),
             whole: AtomicBool::new(false),
             touched_ns: AtomicI64::new(0),
@@ -174,7 +159,7 @@ impl Entry {
     }
 
     /// Do its names still lead to the files that are open?
-    pub(super) async fn is_current(&self, disk: &Disk, root: &std::path::Path) -> bool {
+    pub(super) async fn is_current(&self, disk: &Disk, root: &Path) -> bool {
         for (part, stamp) in [Part::Index, Part::Data].into_iter().zip(self.stamp) {
             match disk.stat(&self.name.path(root, part)).await {
                 Ok(stat) if stat.identity == stamp => {}
@@ -205,27 +190,93 @@ impl fmt::Debug for Entry {
     }
 }
 
-async fn open_data(disk: &Disk, path: std::path::PathBuf, identity: &Identity) -> Result<Arc<File>> {
-    let how = OpenHow {
-        purpose: Purpose::Update,
-        direct: Direct::Auto,
-        size_hint: Some(identity.size),
-    };
-    let file = disk.open_file(path.clone(), how, PathPolicy::Fastest).await?;
-    match *file.access() {
-        // A device that wants more alignment than our blocks have.
-        Access::Direct { align } if !identity.block_bytes.is_multiple_of(align.into()) => {
-            disk.open_file(path, how.with_direct(Direct::Never), PathPolicy::Fastest)
-                .await
-        }
-        _ => Ok(file),
-    }
+/// How the files of an entry are opened.
+struct Opening<'a> {
+    disk: &'a Disk,
+    identity: &'a Identity,
+    header: &'a [u8],
+    index_bytes: u64,
+    paths: [PathBuf; 2],
 }
 
-async fn has_header(disk: &Disk, index: &Arc<File>, header: &[u8]) -> bool {
-    match files::read_bytes(disk, index, Span::first(header.len() as u64)).await {
-        Ok(found) => found[..] == *header,
-        Err(_) => false,
+struct Opened {
+    index: Arc<File>,
+    data: Arc<File>,
+    stamp: [(u64, u64); 2],
+    unpaid_bytes: u64,
+}
+
+impl Opening<'_> {
+    /// The files, when they are there and in order. Needs no lock.
+    async fn as_it_is(&self) -> Option<Opened> {
+        let [index, data] = &self.paths;
+        let stats = [
+            self.disk.stat(index).await.ok()?,
+            self.disk.stat(data).await.ok()?,
+        ];
+        if stats[0].size < self.index_bytes || stats[1].size != self.identity.size {
+            return None;
+        }
+        let opened = Opened {
+            index: files::open_small(self.disk, index.clone()).await.ok()?,
+            data: self.open_data().await.ok()?,
+            // Of before they were opened: when they are not the same files any more, that is found out later, and harms nothing.
+            stamp: stats.map(|stat| stat.identity),
+            unpaid_bytes: 0,
+        };
+        self.has_header(&opened.index).await.then_some(opened)
+    }
+
+    /// The files, made or mended. The marker's lock is held, so that nobody takes them for leftovers meanwhile.
+    async fn make(&self) -> Result<Opened> {
+        let disk = self.disk;
+        if let Some(dir) = self.paths[0].parent() {
+            disk.name(NameOp::CreateDirs { path: dir.to_owned() }).await?;
+        }
+        let index = files::open_small(disk, self.paths[0].clone()).await?;
+        let data = self.open_data().await?;
+        disk.set_len(&data, self.identity.size).await?;
+        disk.set_len(&index, self.index_bytes).await?;
+        let mut unpaid_bytes = 0;
+        if !self.has_header(&index).await {
+            files::write_bytes(disk, &index, 0, self.header).await?;
+            unpaid_bytes = self.index_bytes.next_multiple_of(STORED_STEP);
+        }
+        let stamp = [
+            disk.stat(&self.paths[0]).await?.identity,
+            disk.stat(&self.paths[1]).await?.identity,
+        ];
+        Ok(Opened {
+            index,
+            data,
+            stamp,
+            unpaid_bytes,
+        })
+    }
+
+    async fn open_data(&self) -> Result<Arc<File>> {
+        let how = OpenHow {
+            purpose: Purpose::Update,
+            direct: Direct::Auto,
+            size_hint: Some(self.identity.size),
+        };
+        let open = |how| self.disk.open_file(&self.paths[1], how, PathPolicy::Fastest);
+        let file = open(how).await?;
+        match *file.access() {
+            // A device that wants more alignment than our blocks have.
+            Access::Direct { align } if !self.identity.block_bytes.is_multiple_of(align.into()) => {
+                open(how.with_direct(Direct::Never)).await
+            }
+            _ => Ok(file),
+        }
+    }
+
+    async fn has_header(&self, index: &Arc<File>) -> bool {
+        let span = Span::first(self.header.len() as u64);
+        match files::read_bytes(self.disk, index, span).await {
+            Ok(found) => found[..] == *self.header,
+            Err(_) => false,
+        }
     }
 }
 

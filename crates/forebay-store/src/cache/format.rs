@@ -38,9 +38,6 @@ pub(super) const MARKER_BYTES: usize = 64;
 /// Bytes of the usage slot.
 pub(super) const SLOT_BYTES: usize = 32;
 
-/// Byte of an index that is locked while its header is checked: beyond every block number.
-pub(super) const HEADER_LOCK: u64 = 1 << 62;
-
 /// Which version of which object, at which block size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {

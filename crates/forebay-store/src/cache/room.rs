@@ -7,7 +7,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -157,6 +157,11 @@ impl Room {
         self.seen_bytes.store(usage.bytes, Ordering::Relaxed);
         metrics::gauge!(metric::CACHE_BYTES).set(usage.bytes as f64);
         files::write_bytes(&self.disk, &self.marker, MARKER_BYTES as u64, &usage.encode()).await
+    }
+
+    /// The directory.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// Usage when it was last seen.

@@ -10,7 +10,7 @@ use forebay_io::{Disk, FileKind};
 use futures::stream::{self, StreamExt};
 
 use super::files;
-use super::format::{HEADER_LOCK, Name, Part};
+use super::format::{Name, Part};
 
 /// Directories scanned side by side; their files are looked at by the disk's few worker threads anyway.
 const DIRS_MAX: usize = 8;
@@ -98,18 +98,16 @@ async fn scan_dir(disk: &Disk, dir: String, path: PathBuf) -> BTreeMap<Name, Row
     rows
 }
 
-/// Remove leftovers from `rows` and from the directory; true when there were any. Whoever holds the lock on an index's header is still making it.
+/// Remove leftovers from `rows` and from the directory; true when there were any. The marker's lock is held, without which nobody makes an
+/// entry, so nothing half made is in the making.
 pub(super) async fn sweep(disk: &Disk, root: &Path, rows: &mut BTreeMap<Name, Row>) -> bool {
-    let broken: Vec<(Name, Row)> = rows
+    let broken: Vec<Name> = rows
         .iter()
         .filter(|(_, row)| !row.is_whole())
-        .map(|(name, row)| (*name, *row))
+        .map(|(name, _)| *name)
         .collect();
     let mut removed = false;
-    for (name, row) in broken {
-        if row.index.is_some() && is_being_made(disk, root, name).await {
-            continue;
-        }
+    for name in broken {
         match remove(disk, root, name).await {
             Ok(()) => {
                 rows.remove(&name);
@@ -119,14 +117,6 @@ pub(super) async fn sweep(disk: &Disk, root: &Path, rows: &mut BTreeMap<Name, Ro
         }
     }
     removed
-}
-
-async fn is_being_made(disk: &Disk, root: &Path, name: Name) -> bool {
-    let Ok(index) = files::open_small(disk, name.path(root, Part::Index)).await else {
-        return false;
-    };
-    let free = files::wait_lock(&index, HEADER_LOCK, std::time::Duration::ZERO).await;
-    !matches!(free, Ok(Some(_)))
 }
 
 /// Remove an entry: the index first, so that nothing ever finds records without data by a name.

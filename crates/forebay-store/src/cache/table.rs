@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use forebay_core::Result;
 use forebay_io::Disk;
@@ -16,6 +15,7 @@ use tokio::sync::OnceCell;
 
 use super::entry::Entry;
 use super::format::{Identity, Name};
+use super::room::Room;
 use super::scan::Row;
 
 /// Entries kept open: two descriptors each, well below the usual limit of 1024. An idle process holds the space of at most this many
@@ -47,20 +47,10 @@ impl Slot {
 
 impl Table {
     /// The open entry of `identity`, opened by one task for all who ask.
-    pub(super) async fn get(
-        &self,
-        disk: &Disk,
-        root: &Path,
-        identity: &Identity,
-        patience: Duration,
-    ) -> Result<Arc<Entry>> {
+    pub(super) async fn get(&self, disk: &Disk, room: &Room, identity: &Identity) -> Result<Arc<Entry>> {
         let name = identity.name();
         let cell = self.slot(name);
-        let open = || async {
-            Entry::open(disk, root, identity.clone(), patience)
-                .await
-                .map(Arc::new)
-        };
+        let open = || async { Entry::open(disk, room, identity.clone()).await.map(Arc::new) };
         let entry = Arc::clone(cell.get_or_try_init(open).await?);
         if entry.identity == *identity && !entry.is_dead() {
             return Ok(entry);

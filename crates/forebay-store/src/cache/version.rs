@@ -33,10 +33,7 @@ impl Shared {
     /// The open entry of this object. A full device is answered once by removing others.
     pub(super) async fn entry(&self, meta: &ObjectMeta) -> Result<Arc<Entry>> {
         let identity = self.identity(meta);
-        let open = || {
-            self.table
-                .get(&self.disk, &self.config.root, &identity, self.patience)
-        };
+        let open = || self.table.get(&self.disk, &self.room, &identity);
         match open().await {
             Err(error) if error.kind() == ErrorKind::OutOfSpace => {
                 let bytes = self.config.block_bytes.min(meta.size);
