@@ -3,9 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay_core::{Key, Limits, Location, Seed, SystemClock};
+use forebay_core::{ErrorKind, Key, Limits, Location, Seed, SystemClock};
 use forebay_io::{DiskConfig, EngineChoice};
-use forebay_store::wrap::{Counted, FaultPlan, Faulty, Prefixed, Retried, Throttle, Throttled};
+use forebay_store::tiers::{Tiers, TiersConfig, WritePolicy};
+use forebay_store::wrap::{
+    Counted, Fault, FaultPlan, Faulty, Op, Prefixed, Retried, Throttle, Throttled, When,
+};
 use forebay_store::{Context, LocalStore, MemoryStore, Store, conformance};
 
 fn context_with(engine: EngineChoice, part_bytes: u64) -> Context {
@@ -110,4 +113,62 @@ async fn retried() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faulty_without_faults() {
     passes(Faulty::new(memory(), FaultPlan::new(Seed(1))), &context()).await;
+}
+
+fn tiers(context: &Context, write: WritePolicy) -> Tiers {
+    let config = TiersConfig {
+        write,
+        promote_bytes_max: Some(1 << 20),
+    };
+    Tiers::new(vec![memory(), memory(), memory()], config, context).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tiers_written_first() {
+    let context = context();
+    passes(tiers(&context, WritePolicy::First), &context).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tiers_written_all() {
+    let context = context();
+    passes(tiers(&context, WritePolicy::All), &context).await;
+}
+
+/// A store that breaks one promise, to see that the suite sees it.
+async fn fails(plan: FaultPlan, check: &str) {
+    let context = context();
+    let store = Faulty::new(memory(), plan);
+    let report = conformance::run_all(Arc::new(store), &context).await;
+    assert!(
+        report.failures().any(|failed| failed.name.starts_with(check)),
+        "'{check}' did not fail: {report}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broken_stores_do_not_pass() {
+    let plan = || FaultPlan::new(Seed(5));
+    fails(
+        plan().with(Op::Read, When::OneIn(20), Fault::Corrupt),
+        "objects::",
+    )
+    .await;
+    fails(
+        plan().with(Op::Put, When::Always, Fault::Truncate),
+        "objects::put_then_read",
+    )
+    .await;
+    fails(
+        plan().with(Op::Part, When::Nth(2), Fault::Corrupt),
+        "uploads::any_order",
+    )
+    .await;
+    fails(
+        plan().with(Op::List, When::Always, Fault::Truncate),
+        "listing::order",
+    )
+    .await;
+    let lost = Fault::LoseReply(ErrorKind::Unavailable);
+    fails(plan().with(Op::Delete, When::Always, lost), "objects::delete").await;
 }

@@ -106,7 +106,12 @@ impl Walk {
         {
             return None;
         }
-        let path = self.shared.root.join(prefix.as_str());
+        // Joining nothing would add a slash, which asks for a directory.
+        let path = if prefix.is_root() {
+            self.shared.root.clone()
+        } else {
+            self.shared.root.join(prefix.as_str())
+        };
         match self.shared.disk().stat(&path).await {
             Ok(stat) if stat.kind == FileKind::Dir => self.enter(prefix, path, &stat).await.err().map(Err),
             Ok(_) if prefix.is_root() => {
