@@ -12,11 +12,13 @@
 //! - [`buffer`]: the classes `Buffer` and `MutableBuffer` with the buffer protocol, over raw FFI;
 //! - [`view`]: memory of other Python objects, borrowed by the same protocol;
 //! - [`errors`]: one exception class per error kind;
+//! - [`copy`]: copies between stores;
 //! - [`store`], [`listing`], [`upload`], [`rows`], [`ledger`]: the other classes.
 
 use pyo3::prelude::*;
 
 mod buffer;
+mod copy;
 mod errors;
 mod ffi;
 mod fork;
@@ -36,6 +38,7 @@ fn forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     errors::add_classes(module)?;
     buffer::add_classes(module)?;
+    module.add_class::<copy::PyCopyResult>()?;
     module.add_class::<ledger::PyLedger>()?;
     module.add_class::<listing::PyListing>()?;
     module.add_class::<rows::PyObjectMeta>()?;
@@ -45,6 +48,7 @@ fn forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<store::PyStore>()?;
     module.add_class::<upload::PyUpload>()?;
     module.add_function(wrap_pyfunction!(buffer::alloc, module)?)?;
+    module.add_function(wrap_pyfunction!(copy::copy, module)?)?;
     module.add_function(wrap_pyfunction!(settings::configure, module)?)?;
     module.add_function(wrap_pyfunction!(process::engine, module)?)?;
     module.add(

@@ -3,6 +3,7 @@
 //! An instance knows its location and its options; the store behind it is opened at once, and once more in a forked child. Arguments are
 //! checked and converted here, then [`Opened`] does the work with words of the crates below.
 
+mod choices;
 mod opened;
 
 use std::path::PathBuf;
@@ -24,13 +25,16 @@ use crate::rows::{PyObjectMeta, PyProof, PyWriteResult};
 use crate::upload::PyUpload;
 use crate::view::View;
 use crate::wait::wait;
-pub(crate) use opened::{Choices, Opened, Request};
+use choices::{CacheChoice, Choices};
+pub(crate) use opened::{Opened, Request};
 
 /// A place with objects in it: a directory, a bucket, memory.
 ///
 /// Args:
 ///     url: ``/path``, ``file:///path``, ``s3://bucket/prefix``, ``gs://``, ``az://``, ``http(s)://``, ``mem://name``
 ///     cache: keep what is read on local NVMe, as ``"/nvme/cache:200GiB"``
+///     immutable: objects never change once written, so what is cached is used without asking the store again
+///     endpoint, region, addressing: of an S3 store; arguments count before variables and profiles
 ///     require: the data path bytes must take, such as ``"direct_uring"``; an error where it is not available
 ///     service: class of service for local I/O: ``"latency"``, ``"data"``, ``"checkpoint"`` or ``"background"``
 #[pyclass(name = "Store", module = "forebay", frozen)]
@@ -58,13 +62,20 @@ enum RequestArgument {
 #[pymethods]
 impl PyStore {
     #[new]
-    #[pyo3(signature = (url, *, cache=None, require=None, service="data"))]
+    #[pyo3(signature = (
+        url, *, cache=None, immutable=false, require=None, service="data", endpoint=None, region=None, addressing=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
         url: PathBuf,
         cache: Option<String>,
+        immutable: bool,
         require: Option<&str>,
         service: &str,
+        endpoint: Option<String>,
+        region: Option<String>,
+        addressing: Option<String>,
     ) -> PyResult<Self> {
         let raise = |error: Error| errors::raise(py, &error);
         let base = std::env::current_dir().map_err(|error| raise(Error::from_io("open", error)))?;
@@ -74,9 +85,15 @@ impl PyStore {
             None => PathPolicy::Fastest,
         };
         let choices = Choices {
-            cache,
+            cache: cache
+                .map(|text| CacheChoice::parse(text, immutable, &base))
+                .transpose()
+                .map_err(raise)?,
             policy,
             class: class_of(service).map_err(raise)?,
+            endpoint,
+            region,
+            addressing,
         };
         let opened = open(py, &location, &choices)?;
         Ok(Self {
@@ -138,7 +155,13 @@ impl PyStore {
         };
         if let Some(buf) = buffer::take(buffer, "read")? {
             let len = length.unwrap_or(buf.len());
-            let done = wait(py, opened.process(), opened.read_into(request(len), buf))?;
+            let address = buf.as_ptr().addr();
+            let mut done = wait(py, opened.process(), opened.read_into(request(len), buf))?;
+            // A read that was tried again may come back in other memory.
+            if done.buf.as_ptr().addr() != address {
+                View::writable(buffer)?.fill(py, &done.buf[..len])?;
+                record_copy(&mut done.ledger, len as u64);
+            }
             return Ok(done.ledger.into());
         }
         let mut view = View::writable(buffer)?;
@@ -285,7 +308,13 @@ impl PyStore {
 
     fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<((String,), Bound<'py, PyDict>)> {
         let options = PyDict::new(py);
-        options.set_item("cache", &self.choices.cache)?;
+        if let Some(cache) = &self.choices.cache {
+            options.set_item("cache", cache.as_text())?;
+            options.set_item("immutable", cache.is_immutable())?;
+        }
+        options.set_item("endpoint", &self.choices.endpoint)?;
+        options.set_item("region", &self.choices.region)?;
+        options.set_item("addressing", &self.choices.addressing)?;
         options.set_item("service", self.choices.class.name())?;
         if let PathPolicy::Require(path) = self.choices.policy {
             options.set_item("require", path.name())?;

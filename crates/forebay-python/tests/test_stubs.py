@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,6 @@ def test_users_types_are_checked(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert '"builtins.int"' in done.stdout, done.stdout
+    assert re.search(r'Revealed type is "(builtins\.)?int"', done.stdout), done.stdout
     assert "program.py:6: error" in done.stdout, done.stdout
     assert "Found 1 error" in done.stdout, done.stdout

@@ -12,6 +12,7 @@ from forebay._forebay import (
     AuthenticationError,
     Buffer,
     CancelledError,
+    CopyResult,
     CorruptDataError,
     ForebayError,
     ForebayIOError,
@@ -39,6 +40,7 @@ from forebay._forebay import (
     __version__,
     alloc,
     configure,
+    copy,
     engine,
 )
 
@@ -47,6 +49,7 @@ __all__ = [
     "AuthenticationError",
     "Buffer",
     "CancelledError",
+    "CopyResult",
     "CorruptDataError",
     "ForebayError",
     "ForebayIOError",
@@ -74,5 +77,6 @@ __all__ = [
     "__version__",
     "alloc",
     "configure",
+    "copy",
     "engine",
 ]

@@ -42,6 +42,7 @@ __all__ = [
     "AuthenticationError",
     "Buffer",
     "CancelledError",
+    "CopyResult",
     "CorruptDataError",
     "ForebayError",
     "ForebayIOError",
@@ -69,6 +70,7 @@ __all__ = [
     "__version__",
     "alloc",
     "configure",
+    "copy",
     "engine",
 ]
 
@@ -241,6 +243,25 @@ class WriteResult:
     def ledger(self) -> Ledger: ...
 
 @final
+class CopyResult:
+    @property
+    def objects(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def objects_skipped(self) -> int: ...
+    @property
+    def bytes_resumed(self) -> int: ...
+    @property
+    def source_matched(self) -> int: ...
+    @property
+    def checked_by_store(self) -> int: ...
+    @property
+    def checked_by_read_back(self) -> int: ...
+    @property
+    def ledger(self) -> Ledger: ...
+
+@final
 class Listing:
     def __iter__(self) -> Self: ...
     def __next__(self) -> ObjectMeta | Prefix: ...
@@ -267,8 +288,12 @@ class Store:
         url: str | os.PathLike[str],
         *,
         cache: str | None = None,
+        immutable: bool = False,
         require: _Path | None = None,
         service: _Service = "data",
+        endpoint: str | None = None,
+        region: str | None = None,
+        addressing: Literal["path", "virtual"] | None = None,
     ) -> Self: ...
     @property
     def url(self) -> str: ...
@@ -310,4 +335,12 @@ def configure(
     concurrency: int | None = None,
     part_size: int | str | None = None,
 ) -> None: ...
+def copy(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    recursive: bool = False,
+    verify: Literal["auto", "read_back", "none"] = "auto",
+    if_absent: bool = False,
+) -> CopyResult: ...
 def engine() -> _EngineDict: ...

@@ -2,27 +2,21 @@
 
 use std::sync::Arc;
 
-use forebay_core::{Error, ErrorKind, Key, Ledger, Location, PathPolicy, Result, Scheme, Span};
-use forebay_io::{AlignedBuf, Buf, Class};
+use forebay_core::{Error, ErrorKind, Key, Ledger, Location, Result, Scheme, Span};
+use forebay_io::{AlignedBuf, Buf};
+use forebay_store::cache::Cache;
 use forebay_store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, PutDone, PutMode, PutOptions, ReadDone,
-    ReadOptions, Store, StoreExt, Upload, open, open_object,
+    BeginParts, Body, Capabilities, Context, ListOptions, Listing, ObjectMeta, PutDone, PutMode, PutOptions,
+    ReadDone, ReadOptions, Store, StoreExt, Upload, open, open_object,
 };
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::OnceCell;
 
+use super::choices::Choices;
 use crate::process::Process;
 
-/// Options a store was opened with.
-#[derive(Debug, Clone)]
-pub(crate) struct Choices {
-    /// `directory:size` of a cache.
-    pub(crate) cache: Option<String>,
-    /// Which data paths are acceptable.
-    pub(crate) policy: PathPolicy,
-    /// Class of service for local I/O.
-    pub(crate) class: Class,
-}
+/// Parts from which on an object is written in parts side by side: below, the two requests more that it takes do not pay.
+const PARTS_MIN: u64 = 3;
 
 /// One read: all from `offset` on where there is no `length`.
 #[derive(Debug, Clone)]
@@ -38,6 +32,7 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) struct Opened {
     process: &'static Process,
+    context: Context,
     location: Location,
     choices: Choices,
     store: Arc<dyn Store>,
@@ -59,11 +54,14 @@ impl Opened {
                 .at(location)
                 .with_hint("use a directory, or start workers by spawn"));
         }
+        let context = choices.context(process.context());
+        let store = open(location, &context).await?;
         Ok(Self {
             process,
             location: location.clone(),
             choices: choices.clone(),
-            store: open(location, process.context()).await?,
+            store: cached(store, choices, &context).await?,
+            context,
             object: OnceCell::new(),
         })
     }
@@ -78,11 +76,11 @@ impl Opened {
         if !key.is_root() {
             return Ok((Arc::clone(&self.store), key));
         }
-        let object = self
-            .object
-            .get_or_try_init(|| open_object(&self.location, self.process.context()))
-            .await?;
-        Ok(object.clone())
+        let open = || async {
+            let (store, key) = open_object(&self.location, &self.context).await?;
+            Ok::<_, Error>((cached(store, &self.choices, &self.context).await?, key))
+        };
+        Ok(self.object.get_or_try_init(open).await?.clone())
     }
 
     fn read_options(&self, version: Option<String>) -> ReadOptions {
@@ -125,7 +123,7 @@ impl Opened {
         }
         let options = self.read_options(version);
         let done = store
-            .read_parallel(&key, span, buf, &options, self.process.context())
+            .read_parallel(&key, span, buf, &options, &self.context)
             .await?;
         let mut buf = done.buf;
         buf.set_len(span.len() as usize);
@@ -143,13 +141,13 @@ impl Opened {
         }
         let options = self.read_options(request.version);
         store
-            .read_parallel(&key, span, buf, &options, self.process.context())
+            .read_parallel(&key, span, buf, &options, &self.context)
             .await
     }
 
     /// Read side by side, within the bound of requests to one store.
     pub(crate) async fn read_many(&self, requests: Vec<Request>) -> Result<Vec<(Buf, Ledger)>> {
-        let at_once = self.process.context().limits().store_requests_max as usize;
+        let at_once = self.context.limits().store_requests_max as usize;
         stream::iter(requests)
             .map(|request| Box::pin(self.read(request)))
             .buffered(at_once.max(1))
@@ -160,6 +158,12 @@ impl Opened {
     pub(crate) async fn write(&self, key: Key, buf: Buf, mode: PutMode) -> Result<PutDone> {
         let (store, key) = self.locate(key).await?;
         let options = self.put_options(mode, Some(buf.len() as u64));
+        let is_remote = !matches!(self.location.scheme(), Scheme::File | Scheme::Mem);
+        if is_remote && buf.len() as u64 >= PARTS_MIN.saturating_mul(self.context.limits().part_bytes) {
+            return store
+                .upload_all(&key, &options, &self.context, parts_of(buf))
+                .await;
+        }
         store.put(&key, Body::from(buf), &options).await
     }
 
@@ -185,6 +189,24 @@ impl Opened {
     pub(crate) async fn capabilities(&self) -> Result<Capabilities> {
         self.store.capabilities().await
     }
+}
+
+/// Put the cache before a store, where one is wanted.
+async fn cached(store: Arc<dyn Store>, choices: &Choices, context: &Context) -> Result<Arc<dyn Store>> {
+    match &choices.cache {
+        Some(cache) => Ok(Arc::new(Cache::open(store, cache.config(), context).await?)),
+        None => Ok(store),
+    }
+}
+
+/// The slices of `buf` that become parts.
+fn parts_of(buf: Buf) -> BeginParts<'static> {
+    Box::new(move |part_bytes| {
+        let len = buf.len();
+        let part_bytes = (part_bytes as usize).max(1);
+        let starts = (0..len).step_by(part_bytes);
+        stream::iter(starts.map(move |start| Ok(buf.slice(start..start + part_bytes)))).boxed()
+    })
 }
 
 /// The span, or an error when it begins beyond the object.
