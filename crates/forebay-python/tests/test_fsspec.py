@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import uuid
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 fsspec = pytest.importorskip("fsspec")
 
 import forebay  # noqa: E402
-from forebay.fsspec import ForebayFile, ForebayFileSystem  # noqa: E402
+from forebay.fsspec import ForebayFile, ForebayFileSystem, ForebayS3FileSystem  # noqa: E402
 from fsspec.tests import abstract  # noqa: E402
 
 
@@ -59,9 +60,22 @@ class UrlFixtures(ObjectFixtures):
         return "top"
 
 
+class WithoutEmptyFolders(ForebayS3FileSystem):
+    """SeaweedFS lists folders for some seconds after the last object in them is gone; S3 does not."""
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        rows = super().ls(path, detail=True, **kwargs)
+        rows = [row for row in rows if row["type"] == "file" or self.exists(row["name"])]
+        if not rows:
+            raise FileNotFoundError(path)
+        return rows if detail else sorted(row["name"] for row in rows)
+
+
 class S3Fixtures(ObjectFixtures):
     @pytest.fixture
     def fs(self, s3_prefix: str) -> Any:
+        if os.environ.get("FOREBAY_TEST_S3_SERVER") == "seaweedfs":
+            return WithoutEmptyFolders()
         return fsspec.filesystem("forebay+s3")
 
     @pytest.fixture
