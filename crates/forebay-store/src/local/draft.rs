@@ -90,10 +90,11 @@ impl Draft {
             to: self.target.clone(),
             replace: mode == PutMode::Replace,
         };
+        let dir = self.target.parent().unwrap_or(Path::new("/"));
+        let ticket = shared.dir_syncs.ticket(dir);
         self.disk.name(rename).await?;
         self.committed = true;
-        let dir = self.target.parent().unwrap_or(Path::new("/"));
-        shared.dir_syncs.sync(&self.disk, dir).await.map_err(|error| {
+        ticket.sync(&self.disk).await.map_err(|error| {
             error
                 .with_hint("the object has its new content, but a power failure might bring back the old one")
         })?;
