@@ -195,7 +195,15 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.0.kind, self.0.op)?;
         if let Some(location) = &self.0.location {
-            write!(f, " {location}")?;
+            f.write_str(" ")?;
+            // A name may hold control characters, which must not reach a terminal.
+            for character in location.chars() {
+                if character.is_control() {
+                    write!(f, "{}", character.escape_default())?;
+                } else {
+                    write!(f, "{character}")?;
+                }
+            }
         }
         if !self.0.message.is_empty() {
             write!(f, ": {}", self.0.message)?;

@@ -58,7 +58,7 @@ pub struct Ledger {
     pub cpu_ns: u64,
     /// Distinct downgrades, at most [`DOWNGRADES_KEPT_MAX`].
     pub downgrades: Vec<Downgrade>,
-    /// Distinct downgrades beyond those kept.
+    /// Downgrades beyond those kept, repeats included.
     pub downgrades_dropped: u64,
 }
 

@@ -46,6 +46,22 @@ pub struct Limits {
     pub reply_bytes_max: u64,
 }
 
+impl Limits {
+    /// Size of one disk request as engines use it: whole pages, so that the pieces of an aligned request are aligned, and no more than
+    /// the kernel takes at once.
+    pub fn disk_request_bytes_whole(&self) -> usize {
+        const REQUEST_BYTES_MAX: u64 = 1 << 30;
+        self.disk_request_bytes
+            .clamp(1, REQUEST_BYTES_MAX)
+            .next_multiple_of(4096) as usize
+    }
+
+    /// Entries of a ring as engines use them: one for waking the thread and at least one for work, and no more than the kernel has.
+    pub fn ring_entries_usable(&self) -> u32 {
+        self.ring_entries.clamp(2, 32_768)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -65,5 +81,23 @@ impl Default for Limits {
             connect_ms_max: 5_000,
             reply_bytes_max: MIB,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_settings_are_made_usable() {
+        let limits = |disk_request_bytes, ring_entries| Limits {
+            disk_request_bytes,
+            ring_entries,
+            ..Limits::default()
+        };
+        assert_eq!(limits(1_000_000, 0).disk_request_bytes_whole() % 4096, 0);
+        assert_eq!(limits(0, 0).disk_request_bytes_whole(), 4096);
+        assert_eq!(limits(u64::MAX, 0).disk_request_bytes_whole(), 1 << 30);
+        assert_eq!(limits(1, 1).ring_entries_usable(), 2);
     }
 }

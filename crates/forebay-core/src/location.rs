@@ -71,7 +71,16 @@ impl Location {
             return Err(invalid("location is empty", text));
         }
         match text.split_once("://") {
-            None => Self::from_path(Path::new(text), base),
+            None => match text.split_once(":/") {
+                Some((scheme, _)) if Scheme::ALL.iter().any(|(name, _)| *name == scheme) => {
+                    Err(
+                        invalid("a URL has two slashes after its scheme", text).with_hint(format!(
+                            "write {scheme}://, or ./{scheme}: for a local file of that name"
+                        )),
+                    )
+                }
+                _ => Self::from_path(Path::new(text), base),
+            },
             Some(("file", rest)) => Self::parse_file_url(text, rest),
             Some((scheme, rest)) => Self::parse_remote(text, scheme, rest),
         }
@@ -141,26 +150,10 @@ impl Location {
         else {
             return Err(unknown_scheme(scheme));
         };
+        refuse_credentials(scheme, rest)?;
         let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
-        if authority.contains('@') {
-            return Err(
-                Error::new(ErrorKind::InvalidInput, "location", "URL holds credentials")
-                    .with_hint("give credentials by environment or profile, never inside a URL"),
-            );
-        }
         if authority.is_empty() && scheme != Scheme::Mem {
             return Err(invalid("bucket or host is missing", text));
-        }
-        if key.contains(['?', '#']) && matches!(scheme, Scheme::Http | Scheme::Https) {
-            return Err(
-                Error::new(ErrorKind::InvalidInput, "location", "URL has a query or fragment")
-                    .at(format!(
-                        "{}://{authority}/{}",
-                        scheme.as_str(),
-                        key.split(['?', '#']).next().unwrap_or("")
-                    ))
-                    .with_hint("signed URLs are not accepted, since their query is a credential"),
-            );
         }
         Ok(Self {
             scheme,
@@ -239,6 +232,41 @@ impl fmt::Debug for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// Words in a query that mean that the URL is itself a credential.
+const QUERY_CREDENTIALS: [&str; 6] = [
+    "x-amz-",
+    "x-goog-",
+    "awsaccesskeyid",
+    "signature=",
+    "sig=",
+    "token=",
+];
+
+/// Refuse a URL that holds a credential, without repeating it. Object names may have `?` and `#` in them; web addresses may not, since there
+/// they begin a query.
+fn refuse_credentials(scheme: Scheme, rest: &str) -> Result<()> {
+    let (plain, query) = match rest.find(['?', '#']) {
+        Some(at) => (&rest[..at], &rest[at + 1..]),
+        None => (rest, ""),
+    };
+    let refuse = |message: &str| Err(Error::new(ErrorKind::InvalidInput, "location", message));
+    if plain.split('/').next().unwrap_or("").contains('@') {
+        return refuse("URL holds credentials").map_err(|error: Error| {
+            error.with_hint("give credentials by environment or profile, never inside a URL")
+        });
+    }
+    let web = matches!(scheme, Scheme::Http | Scheme::Https);
+    let query = query.to_ascii_lowercase();
+    if (web && plain.len() < rest.len()) || QUERY_CREDENTIALS.iter().any(|word| query.contains(word)) {
+        return refuse("URL has a query or fragment").map_err(|error: Error| {
+            error
+                .at(format!("{}://{plain}", scheme.as_str()))
+                .with_hint("signed URLs are not accepted, since their query is a credential")
+        });
+    }
+    Ok(())
 }
 
 fn invalid(why: &str, text: &str) -> Error {
@@ -327,6 +355,8 @@ mod tests {
             assert!(error.hint().unwrap().contains(hint), "{text}: {:?}", error.hint());
         }
         for text in [
+            "s3:/b/k",
+            "file:/etc/x",
             "",
             "s3://",
             "s3:///k",
@@ -343,6 +373,12 @@ mod tests {
         for text in [
             "s3://AKIA:canarysecret@bucket/k",
             "https://h/k?X-Amz-Signature=canarysecret",
+            "https://h?X-Amz-Signature=canarysecret",
+            "https:///k?X-Amz-Signature=canarysecret",
+            "az://c/b?sv=1&sig=canarysecret",
+            "s3://b/k?AWSAccessKeyId=canarysecret",
+            "s3://b//k?sig=canarysecret",
+            "gs://b/k#x-goog-signature=canarysecret",
         ] {
             let error = parse(text).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("canarysecret"), "{error}");
