@@ -15,7 +15,20 @@ pub struct Completion<T>(State<T>);
 enum State<T> {
     Ready(Option<T>),
     Pending(oneshot::Receiver<T>),
+    /// The receiver goes first, so that the queue can see who went away.
+    Queued(oneshot::Receiver<T>, Place),
     Held(oneshot::Receiver<T>, Pump),
+}
+
+/// A place in a queue; given up by calling what it holds, so that those behind can move up.
+struct Place(Option<Box<dyn FnOnce() + Send>>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(give_up) = self.0.take() {
+            give_up();
+        }
+    }
 }
 
 /// Holds answers back and lets them go in an order of its own, as a simulation does; driven by those who wait.
@@ -49,6 +62,11 @@ impl<T> Completion<T> {
         Self(State::Pending(receiver))
     }
 
+    /// A value that somebody will send in his turn; `give_up` is called once it is no longer waited for.
+    pub(crate) fn queued(receiver: oneshot::Receiver<T>, give_up: impl FnOnce() + Send + 'static) -> Self {
+        Self(State::Queued(receiver, Place(Some(Box::new(give_up)))))
+    }
+
     /// A value that is held back until those who wait have asked `holder` often enough.
     pub(crate) fn held(receiver: oneshot::Receiver<T>, holder: Arc<dyn Holder>, ticket: u64) -> Self {
         Self(State::Held(receiver, Pump { holder, ticket }))
@@ -59,6 +77,11 @@ impl<T> Completion<T> {
         match self.0 {
             State::Ready(value) => value.ok_or_else(gone),
             State::Pending(receiver) => receiver.blocking_recv().map_err(|_| gone()),
+            State::Queued(receiver, place) => {
+                let value = receiver.blocking_recv().map_err(|_| gone());
+                drop(place);
+                value
+            }
             State::Held(mut receiver, pump) => loop {
                 match receiver.try_recv() {
                     Ok(value) => return Ok(value),
@@ -76,7 +99,9 @@ impl<T: Unpin> Future for Completion<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         match &mut self.0 {
             State::Ready(value) => Poll::Ready(value.take().ok_or_else(gone)),
-            State::Pending(receiver) => Pin::new(receiver).poll(cx).map(|value| value.map_err(|_| gone())),
+            State::Pending(receiver) | State::Queued(receiver, _) => {
+                Pin::new(receiver).poll(cx).map(|value| value.map_err(|_| gone()))
+            }
             State::Held(receiver, pump) => {
                 pump.holder.step();
                 let polled = Pin::new(receiver).poll(cx).map(|value| value.map_err(|_| gone()));
@@ -98,8 +123,8 @@ impl<T> fmt::Debug for Completion<T> {
 
 fn gone() -> Error {
     Error::new(
-        ErrorKind::Cancelled,
+        ErrorKind::Internal,
         "wait",
-        "the engine stopped before it answered",
+        "the engine stopped before it answered, or belongs to the process before a fork",
     )
 }

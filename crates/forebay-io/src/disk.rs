@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_core::{DataPath, Error, ErrorKind, Ledger, Limits, PathPolicy, Result, Span, metric};
 use futures::stream::{StreamExt, TryStreamExt};
+use tokio::sync::Semaphore;
 
 use crate::buf::{AlignedBuf, Buf};
 use crate::engine::{Engine, EngineChoice, EngineKind, EngineReport, ReadDone, open_engine};
 use crate::file::{Access, Direct, File, OpenHow};
 use crate::gate::{Class, Gate};
-use crate::map::Pages;
+use crate::map::{PAGE, Pages};
 use crate::names::{DirEntry, FileStat, NameDone, NameOp};
 use crate::pool::{BufPool, PinHook, PoolConfig};
 
@@ -58,6 +59,8 @@ struct Inner {
     gate: Gate,
     pool: BufPool,
     bounce: BufPool,
+    /// Places in the engine's queue for operations on names: waiting here is asynchronous, waiting there would block a thread.
+    names: Semaphore,
     limits: Limits,
 }
 
@@ -86,6 +89,9 @@ impl Disk {
             bytes_max: BOUNCE_POOL_BYTES,
             ..PoolConfig::default()
         })?;
+        // The queue of an engine is shared: half for data, half for names.
+        let places = (limits.queue_requests_max / 2).max(1);
+        gate.limit_requests(places);
         let report = engine.report();
         let inner = Inner {
             kind: report.kind,
@@ -94,6 +100,7 @@ impl Disk {
             gate,
             pool,
             bounce,
+            names: Semaphore::new(places as usize),
             limits,
         };
         Ok(Self(Arc::new(inner)))
@@ -127,6 +134,20 @@ impl Disk {
         policy: PathPolicy,
     ) -> Result<Arc<File>> {
         let path = path.into();
+        let reason = self
+            .0
+            .engine_reason
+            .as_deref()
+            .unwrap_or("this engine does not offer it");
+        // Before a file is made that would have to be removed again.
+        if let PathPolicy::Require(required) = policy
+            && required.is_direct()
+        {
+            let offered = self.0.kind.path(&Access::Direct { align: PAGE as u32 });
+            policy
+                .admit(offered, "open", reason)
+                .map_err(|error| error.at(path.display()))?;
+        }
         let how = match policy {
             PathPolicy::Require(required) => how.with_direct(if required.is_direct() {
                 Direct::Require
@@ -138,11 +159,6 @@ impl Disk {
         let NameDone::File(file) = self.name(NameOp::Open { path, how }).await? else {
             return Err(wrong_answer("open"));
         };
-        let reason = self
-            .0
-            .engine_reason
-            .as_deref()
-            .unwrap_or("this engine does not offer it");
         policy
             .admit(self.path_of(&file), "open", reason)
             .map_err(|error| error.at(file.path().display()))?;
@@ -235,8 +251,9 @@ impl Disk {
 
     /// Write all of `buf` at `offset`.
     ///
-    /// On a direct file the offset must be aligned, and a tail off the alignment is padded with zeros: only the last write of a file may
-    /// end so, and [`set_len`](Self::set_len) must follow.
+    /// On a direct file the offset must be aligned. A tail off the alignment is written as a whole block together with what the file
+    /// holds behind it; at the end of the file that is padding, and [`set_len`](Self::set_len) must follow. No write may go on beside it in the
+    /// same block. When one piece fails, those under way are waited for before the error is returned.
     pub async fn write_at(&self, file: &Arc<File>, offset: u64, buf: Buf, class: Class) -> Result<Ledger> {
         let span = Span::at(offset, buf.len() as u64)?;
         let align = match *file.access() {
@@ -257,7 +274,9 @@ impl Disk {
         };
         let body = Span::new(offset, body_end.max(offset))?.pieces(step);
         let tail = Span::new(body_end.max(offset), span.end())?.pieces(step);
-        let mut done = futures::stream::iter(body.chain(tail))
+        let failed = AtomicBool::new(false);
+        let pieces = body.chain(tail).take_while(|_| !failed.load(Ordering::Relaxed));
+        let mut done = futures::stream::iter(pieces)
             .map(|piece| {
                 self.write_piece(
                     file,
@@ -268,13 +287,22 @@ impl Disk {
                 )
             })
             .buffer_unordered(self.depth());
-        let mut ledger = self.ledger_of(file);
-        while let Some(part) = done.try_next().await? {
-            ledger.merge(&part);
+        let mut result = Ok(self.ledger_of(file));
+        while let Some(part) = done.next().await {
+            match (&mut result, part) {
+                (Ok(ledger), Ok(part)) => ledger.merge(&part),
+                (Ok(_), Err(error)) => {
+                    failed.store(true, Ordering::Relaxed);
+                    result = Err(error);
+                }
+                (Err(_), _) => {}
+            }
         }
         drop(done);
-        count("write", &ledger);
-        Ok(ledger)
+        if let Ok(ledger) = &result {
+            count("write", ledger);
+        }
+        result
     }
 
     /// Make the content of `file` durable.
@@ -284,6 +312,7 @@ impl Disk {
 
     /// Work on names.
     pub async fn name(&self, op: NameOp) -> Result<NameDone> {
+        let _place = self.0.names.acquire().await.map_err(|_| wrong_answer("name"))?;
         self.0.engine.name(op).await?
     }
 
@@ -348,6 +377,7 @@ impl Disk {
                 span.start().is_multiple_of(align.into())
                     && piece.is_aligned(align as usize)
                     && piece.capacity() >= asked
+                    && (asked == span.len() as usize || piece.len() == span.len() as usize)
             }
         };
         let done = if in_place {
@@ -386,9 +416,13 @@ impl Disk {
         class: Class,
     ) -> Result<(AlignedBuf, Result<Ledger>)> {
         let around = span.align_out(direct_align(file));
+        // The permit first: a bounce buffer in hand means that its request is on its way, so no class holds them up for another.
+        let permit = self.0.gate.acquire(class, around.len()).await?;
         let bounce = self.0.bounce.lease(around.len() as usize).await??;
         let done = self
-            .submit_read(file, around.start(), bounce, around.len() as usize, class)
+            .0
+            .engine
+            .read(file, around.start(), bounce, around.len() as usize, Some(permit))
             .await?;
         let needed = Span::new(around.start(), span.end())?;
         if let Err(error) = done.result.and_then(|count| check_count(file, needed, count)) {
@@ -423,20 +457,35 @@ impl Disk {
     ) -> Result<Ledger> {
         let path = self.path_of(file);
         let mut ledger = Ledger::default();
+        let permit = self.0.gate.acquire(class, buf.len() as u64).await?;
         let buf = if buf.is_aligned(align) && buf.len().is_multiple_of(align) {
             buf
         } else {
             ledger.record_copy(path, span.len());
-            let mut bounce = self.0.bounce.lease(buf.len().next_multiple_of(align)).await??;
-            bounce[..buf.len()].copy_from_slice(&buf);
-            bounce[buf.len()..].fill(0);
-            bounce.freeze()
+            self.bounce(file, span, &buf, align).await?
         };
-        let permit = self.0.gate.acquire(class, buf.len() as u64).await?;
         let done = self.0.engine.write(file, span.start(), buf, Some(permit)).await?;
         done.result?;
         ledger.record(path, span.len(), done.requests.into());
         Ok(ledger)
+    }
+
+    /// An aligned copy of `buf`, in whole blocks: what does not fill the last one is taken from the file.
+    async fn bounce(&self, file: &Arc<File>, span: Span, buf: &Buf, align: usize) -> Result<Buf> {
+        let padded = buf.len().next_multiple_of(align);
+        let mut bounce = self.0.bounce.lease(padded).await??;
+        if padded > buf.len() {
+            let done = self
+                .0
+                .engine
+                .read(file, span.start(), bounce, padded, None)
+                .await?;
+            let there = done.result?;
+            bounce = done.buf;
+            bounce[there..].fill(0);
+        }
+        bounce[..buf.len()].copy_from_slice(buf);
+        Ok(bounce.freeze())
     }
 
     /// An empty ledger with the reasons why this file does not take the fastest path.
@@ -512,7 +561,9 @@ fn cut(span: Span, mut buf: AlignedBuf, file: &File) -> Vec<(Span, AlignedBuf)> 
     let mut cuts: Vec<u64> = span.pieces(step).map(Span::end).collect();
     if lies_alike {
         cuts.push(span.start() + head);
-        let has_room = buf.capacity() >= head as usize + asked_bytes(file, (span.len() - head) as usize);
+        // Bytes of the caller behind the span are none of this read's business.
+        let has_room = buf.len() as u64 == span.len()
+            && buf.capacity() >= head as usize + asked_bytes(file, (span.len() - head) as usize);
         if !has_room {
             cuts.push(span.end() - span.end() % align);
         }

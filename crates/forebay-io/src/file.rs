@@ -11,9 +11,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use forebay_core::{Error, Result};
+use forebay_core::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 
 use crate::map::PAGE;
@@ -107,8 +107,12 @@ pub struct File {
     access: Access,
     size: u64,
     device: u64,
-    /// Dropped with the file, before its descriptor.
+    /// Dropped with the file.
     close_notice: OnceLock<Box<dyn fmt::Debug + Send + Sync>>,
+    /// A sync failed once: what was lost then cannot be made durable by another one.
+    sync_failed: AtomicBool,
+    /// Requests would run inside the submitting call unless they are handed to the kernel's own threads.
+    blocks_submitter: bool,
 }
 
 #[derive(Debug)]
@@ -143,6 +147,27 @@ impl File {
         self.device
     }
 
+    /// Remember that making the content durable failed.
+    pub(crate) fn mark_sync_failed(&self) {
+        self.sync_failed.store(true, Ordering::Release);
+    }
+
+    /// An error when an earlier sync failed: the kernel forgets what it lost, so a later success would mean nothing.
+    pub(crate) fn check_syncable(&self) -> Result<()> {
+        if !self.sync_failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let message = "an earlier sync of this file failed, so its content may be lost";
+        Err(Error::new(ErrorKind::Io, "sync", message)
+            .at(self.path.display())
+            .with_hint("write the file again"))
+    }
+
+    /// Whether requests must be handed to the kernel's own threads to run side by side.
+    pub(crate) fn blocks_submitter(&self) -> bool {
+        self.blocks_submitter
+    }
+
     /// Keep `notice` until the file is closed, and drop it then. Only the first one is kept.
     pub(crate) fn on_close(&self, notice: impl fmt::Debug + Send + Sync + 'static) {
         let _ = self.close_notice.set(Box::new(notice));
@@ -169,6 +194,8 @@ impl File {
             size,
             device: 0,
             close_notice: OnceLock::new(),
+            sync_failed: AtomicBool::new(false),
+            blocks_submitter: false,
         }
     }
 
@@ -181,7 +208,8 @@ impl File {
             Purpose::Update => options.read(true).write(true).create(true),
             Purpose::Create => options.read(true).write(true).create_new(true),
         };
-        // O_NONBLOCK: opening a FIFO by mistake must not hang; it has no effect on regular files.
+        // O_NONBLOCK: opening a FIFO by mistake must not hang. It goes as soon as the kind is known: with it, io_uring serves files of some
+        // file systems one at a time, inside the submitting call.
         let fd = OwnedFd::from(
             options
                 .mode(0o644)
@@ -189,24 +217,50 @@ impl File {
                 .open(path)
                 .map_err(fail)?,
         );
+        let opened = Self::look_at(fd, path, how);
+        if opened.is_err() && how.purpose == Purpose::Create {
+            // What was made a moment ago and cannot be used must not stand in the way of the next try.
+            let _ = fs::remove_file(path);
+        }
+        opened
+    }
+
+    /// Find out what was opened and decide how it is accessed.
+    fn look_at(fd: OwnedFd, path: &Path, how: OpenHow) -> Result<Self> {
+        let fail = |errno: rustix::io::Errno| open_error(path, errno.into());
         let mask = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
-        let stat =
-            rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, mask).map_err(|errno| fail(errno.into()))?;
+        let stat = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, mask).map_err(fail)?;
         let kind = rustix::fs::FileType::from_raw_mode(stat.stx_mode.into());
         if kind.is_dir() {
-            return Err(fail(io::ErrorKind::IsADirectory.into()));
+            return Err(fail(rustix::io::Errno::ISDIR));
         }
         if !kind.is_file() && !kind.is_block_device() {
             let what = format!("is a {kind:?}, not a regular file");
-            return Err(Error::new(forebay_core::ErrorKind::InvalidInput, "open", what).at(path.display()));
+            return Err(Error::new(ErrorKind::InvalidInput, "open", what).at(path.display()));
         }
-        let size = if kind.is_block_device() {
-            block_device_bytes(&fd)
+        let flags = rustix::fs::fcntl_getfl(&fd).map_err(fail)?;
+        rustix::fs::fcntl_setfl(&fd, flags - OFlags::NONBLOCK).map_err(fail)?;
+        let (size, device) = if kind.is_block_device() {
+            (
+                block_device_bytes(&fd),
+                (stat.stx_rdev_major, stat.stx_rdev_minor),
+            )
         } else {
-            stat.stx_size
+            (stat.stx_size, (stat.stx_dev_major, stat.stx_dev_minor))
         };
-        let access = decide(&fd, path, &stat, how, how.size_hint.unwrap_or(size))?;
-        let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        let system = if kind.is_file() {
+            file_system_name(&fd)
+        } else {
+            "the block device".to_owned()
+        };
+        // A file that is going to be written has the size its writer knows; without that it counts as large.
+        let bytes = match how.purpose {
+            Purpose::Read => size,
+            Purpose::Update | Purpose::Create => how.size_hint.unwrap_or(u64::MAX),
+        };
+        let access = decide(&fd, path, &stat, how, bytes, &system)?;
+        let device = rustix::fs::makedev(device.0, device.1);
+        let blocks_submitter = system == "fuse";
         Ok(Self {
             handle: Handle::Os(fd),
             id: next_id(),
@@ -215,6 +269,8 @@ impl File {
             size,
             device,
             close_notice: OnceLock::new(),
+            sync_failed: AtomicBool::new(false),
+            blocks_submitter,
         })
     }
 }
@@ -243,17 +299,24 @@ fn open_error(path: &Path, error: io::Error) -> Error {
 }
 
 /// Settle on direct or buffered, and switch the descriptor accordingly.
-fn decide(fd: &OwnedFd, path: &Path, stat: &rustix::fs::Statx, how: OpenHow, bytes: u64) -> Result<Access> {
+fn decide(
+    fd: &OwnedFd,
+    path: &Path,
+    stat: &rustix::fs::Statx,
+    how: OpenHow,
+    bytes: u64,
+    system: &str,
+) -> Result<Access> {
     let found = match how.direct {
         Direct::Never => Err("the caller asked for the page cache".to_owned()),
         Direct::Auto if bytes < DIRECT_BYTES_MIN => Err(format!("smaller than {DIRECT_BYTES_MIN} bytes")),
-        Direct::Auto | Direct::Require => switch_to_direct(fd, stat),
+        Direct::Auto | Direct::Require => switch_to_direct(fd, stat, system),
     };
     match found {
         Ok(align) => Ok(Access::Direct { align }),
         Err(reason) if how.direct == Direct::Require => {
             let message = format!("direct I/O is required but not available: {reason}");
-            Err(Error::new(forebay_core::ErrorKind::Unsupported, "open", message)
+            Err(Error::new(ErrorKind::Unsupported, "open", message)
                 .at(path.display())
                 .with_hint("use a file system with direct I/O (ext4, xfs, Lustre), or drop the requirement"))
         }
@@ -261,8 +324,7 @@ fn decide(fd: &OwnedFd, path: &Path, stat: &rustix::fs::Statx, how: OpenHow, byt
     }
 }
 
-fn switch_to_direct(fd: &OwnedFd, stat: &rustix::fs::Statx) -> Result<u32, String> {
-    let name = file_system_name(fd);
+fn switch_to_direct(fd: &OwnedFd, stat: &rustix::fs::Statx, name: &str) -> Result<u32, String> {
     if name == "tmpfs" {
         // Since Linux 6.6 it takes O_DIRECT without a word, and goes on copying from its pages.
         return Err("tmpfs keeps its files in the page cache".to_owned());
@@ -277,6 +339,11 @@ fn switch_to_direct(fd: &OwnedFd, stat: &rustix::fs::Statx) -> Result<u32, Strin
     } else {
         PAGE as u32
     };
+    if align as usize > PAGE {
+        return Err(format!(
+            "{name} asks for an alignment of {align} bytes, and buffers have {PAGE}"
+        ));
+    }
     let flags = rustix::fs::fcntl_getfl(fd).map_err(|errno| format!("fcntl: {errno}"))?;
     match rustix::fs::fcntl_setfl(fd, flags | OFlags::DIRECT) {
         Ok(()) => Ok(align.max(512)),
@@ -305,8 +372,6 @@ fn file_system_name(fd: &OwnedFd) -> String {
 
 #[cfg(test)]
 mod tests {
-    use forebay_core::ErrorKind;
-
     use super::*;
 
     #[test]

@@ -86,10 +86,12 @@ struct Shared {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     in_flight: InFlight,
     peak: InFlight,
+    requests: u32,
+    requests_max: u32,
     waiting: [VecDeque<Waiter>; 4],
 }
 
@@ -104,16 +106,32 @@ struct Waiter {
 pub struct Permit {
     gate: Arc<Shared>,
     class: Class,
-    bytes: u64,
+    /// `None` once it was given back.
+    bytes: Option<u64>,
 }
+
+/// Requests in flight over all classes before others wait: below the bound of every engine's queue, where waiting would block a thread.
+const REQUESTS_MAX: u32 = 512;
 
 impl Gate {
     /// A gate with that policy.
     pub fn new(policy: impl GatePolicy + 'static) -> Self {
+        let state = State {
+            in_flight: [0; 4],
+            peak: [0; 4],
+            requests: 0,
+            requests_max: REQUESTS_MAX,
+            waiting: Default::default(),
+        };
         Self(Arc::new(Shared {
             policy: Box::new(policy),
-            state: Mutex::default(),
+            state: Mutex::new(state),
         }))
+    }
+
+    /// Let at most that many requests be in flight; the disk sets it to what its engine's queue holds.
+    pub(crate) fn limit_requests(&self, requests_max: u32) {
+        self.0.lock().requests_max = requests_max.max(1);
     }
 
     /// Wait for the right to put `bytes` of `class` in flight.
@@ -124,7 +142,8 @@ impl Gate {
         }
         let (grant, granted) = oneshot::channel();
         state.waiting[class.index()].push_back(Waiter { bytes, grant });
-        Completion::pending(granted)
+        let shared = Arc::clone(&self.0);
+        Completion::queued(granted, move || shared.serve())
     }
 
     /// Bytes in flight by class right now, and the most there ever were.
@@ -146,10 +165,12 @@ impl Shared {
     }
 
     fn may_go(&self, state: &State, class: Class, bytes: u64) -> bool {
-        state.in_flight[class.index()] == 0 || self.policy.admits(class, bytes, &state.in_flight)
+        state.requests < state.requests_max
+            && (state.in_flight[class.index()] == 0 || self.policy.admits(class, bytes, &state.in_flight))
     }
 
     fn grant(self: &Arc<Self>, state: &mut State, class: Class, bytes: u64) -> Permit {
+        state.requests += 1;
         let in_flight = &mut state.in_flight[class.index()];
         *in_flight += bytes;
         state.peak[class.index()] = state.peak[class.index()].max(*in_flight);
@@ -157,37 +178,64 @@ impl Shared {
         Permit {
             gate: Arc::clone(self),
             class,
-            bytes,
+            bytes: Some(bytes),
         }
     }
 
-    fn give_back(self: &Arc<Self>, class: Class, bytes: u64) {
-        let mut grants = Vec::new();
-        {
-            let mut state = self.lock();
-            state.in_flight[class.index()] -= bytes;
-            for class in Class::ALL {
-                while let Some(bytes) = state.waiting[class.index()].front().map(|waiter| waiter.bytes) {
-                    if !self.may_go(&state, class, bytes) {
-                        break;
-                    }
-                    let Some(waiter) = state.waiting[class.index()].pop_front() else {
-                        break;
-                    };
-                    grants.push((waiter.grant, self.grant(&mut state, class, bytes)));
+    /// Give waiters their turn, highest class first, as far as the policy lets them. Those that went away are passed over.
+    fn serve(self: &Arc<Self>) {
+        // In rounds, not by recursion through dropped permits: any number of waiters may go away at once.
+        loop {
+            let mut returned = false;
+            for (grant, permit) in self.grants() {
+                if let Err(mut permit) = grant.send(permit) {
+                    permit.give_back();
+                    returned = true;
                 }
             }
+            if !returned {
+                return;
+            }
         }
-        for (grant, permit) in grants {
-            // A waiter that went away gives its permit back here, outside the lock.
-            drop(grant.send(permit));
+    }
+
+    fn grants(self: &Arc<Self>) -> Vec<(oneshot::Sender<Permit>, Permit)> {
+        let mut grants = Vec::new();
+        let mut state = self.lock();
+        for class in Class::ALL {
+            while let Some(waiter) = state.waiting[class.index()].pop_front() {
+                if waiter.grant.is_closed() {
+                    continue;
+                }
+                if !self.may_go(&state, class, waiter.bytes) {
+                    state.waiting[class.index()].push_front(waiter);
+                    break;
+                }
+                grants.push((waiter.grant, self.grant(&mut state, class, waiter.bytes)));
+            }
         }
+        grants
+    }
+}
+
+impl Permit {
+    /// Return the bytes without serving those who wait for them; false when that was done before.
+    fn give_back(&mut self) -> bool {
+        let Some(bytes) = self.bytes.take() else {
+            return false;
+        };
+        let mut state = self.gate.lock();
+        state.requests -= 1;
+        state.in_flight[self.class.index()] -= bytes;
+        true
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.gate.give_back(self.class, self.bytes);
+        if self.give_back() {
+            self.gate.serve();
+        }
     }
 }
 
@@ -234,5 +282,37 @@ mod tests {
         let next = gate.acquire(Class::Checkpoint, 10);
         drop(held);
         assert!(next.wait().is_ok());
+    }
+
+    #[test]
+    fn those_behind_a_waiter_that_goes_away_need_nobody_to_move_up() {
+        let gate = gate();
+        let _held = gate.acquire(Class::Checkpoint, 5).wait().unwrap();
+        let gone = gate.acquire(Class::Checkpoint, 10);
+        let behind = gate.acquire(Class::Checkpoint, 1);
+        drop(gone);
+        assert!(behind.wait().is_ok());
+    }
+
+    #[test]
+    fn any_number_of_waiters_may_go_away_at_once() {
+        let gate = gate();
+        let held = gate.acquire(Class::Checkpoint, 10).wait().unwrap();
+        let gone: Vec<_> = (0..50_000).map(|_| gate.acquire(Class::Checkpoint, 10)).collect();
+        drop(held);
+        drop(gone);
+        assert_eq!(gate.in_flight().0, [0; 4]);
+    }
+
+    #[test]
+    fn the_number_of_requests_is_bounded_too() {
+        let gate = gate();
+        gate.limit_requests(2);
+        let first = gate.acquire(Class::Latency, 1).wait().unwrap();
+        let _second = gate.acquire(Class::Data, 1).wait().unwrap();
+        let third = gate.acquire(Class::Background, 1);
+        assert_eq!(gate.in_flight().0[3], 0);
+        drop(first);
+        assert!(third.wait().is_ok());
     }
 }

@@ -10,7 +10,6 @@
 //! - [`Gate`]: classes of service with a cap of bytes in flight each;
 //! - [`Disk`]: reads and writes of any length and alignment, in bounded pieces, accounted.
 
-mod buddy;
 mod buf;
 mod completion;
 mod cpu;
@@ -23,6 +22,7 @@ mod map;
 mod names;
 mod pool;
 mod psync;
+mod runs;
 pub mod sim;
 mod uring;
 mod workers;

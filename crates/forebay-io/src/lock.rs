@@ -6,7 +6,7 @@
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use forebay_core::{Error, Result, Span};
+use forebay_core::{Error, ErrorKind, Result, Span};
 
 use crate::file::File;
 
@@ -21,6 +21,11 @@ impl RangeLock {
     /// Take the lock if nobody else has it. Threads that share `file` do not exclude each other. A simulated file has no other process, so
     /// the lock is always free.
     pub fn try_exclusive(file: &Arc<File>, span: Span) -> Result<Option<Self>> {
+        if span.is_empty() {
+            // To the kernel, a length of 0 means everything from there on.
+            let error = Error::new(ErrorKind::InvalidInput, "lock", "an empty range cannot be locked");
+            return Err(error.at(file.path().display()));
+        }
         match set_lock(file, span, libc::F_WRLCK) {
             Ok(()) => Ok(Some(Self {
                 file: Arc::clone(file),
@@ -78,6 +83,7 @@ mod tests {
                 .unwrap()
                 .is_some()
         );
+        assert!(RangeLock::try_exclusive(&b, Span::first(0)).is_err());
         drop(held);
         assert!(RangeLock::try_exclusive(&b, Span::first(1)).unwrap().is_some());
     }

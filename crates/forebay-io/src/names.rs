@@ -178,6 +178,7 @@ fn stat(path: &Path) -> Result<FileStat> {
     let stat =
         rustix::fs::stat(path).map_err(|errno| Error::from_io("stat", errno.into()).at(path.display()))?;
     let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+    let is_device = kind.is_block_device();
     let kind = match kind {
         _ if kind.is_dir() => FileKind::Dir,
         _ if kind.is_file() || kind.is_block_device() => FileKind::File,
@@ -186,12 +187,24 @@ fn stat(path: &Path) -> Result<FileStat> {
     let nanos = |secs: i64, nsec: i64| secs.saturating_mul(1_000_000_000).saturating_add(nsec);
     Ok(FileStat {
         kind,
-        size: stat.st_size as u64,
+        size: if is_device {
+            device_bytes(path)
+        } else {
+            stat.st_size as u64
+        },
         stored_bytes: stat.st_blocks as u64 * 512,
         modified_ns: nanos(stat.st_mtime, stat.st_mtime_nsec as i64),
         accessed_ns: nanos(stat.st_atime, stat.st_atime_nsec as i64),
         identity: (stat.st_dev, stat.st_ino),
     })
+}
+
+/// Size of a block device, which stat does not tell; 0 when it cannot be opened.
+fn device_bytes(path: &Path) -> u64 {
+    use std::io::{Seek, SeekFrom};
+    fs::File::open(path)
+        .and_then(|mut device| device.seek(SeekFrom::End(0)))
+        .unwrap_or(0)
 }
 
 fn list(path: &Path) -> Result<Vec<DirEntry>> {
@@ -222,10 +235,14 @@ fn rename(from: &Path, to: &Path, replace: bool) -> Result<NameDone> {
         return done("rename", to, fs::rename(from, to));
     }
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // File systems without RENAME_NOREPLACE (NFS, some FUSE) all have hard links, which are as exclusive.
+        // File systems without RENAME_NOREPLACE (NFS, some FUSE) mostly have hard links, which are as exclusive.
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
             done("link", to, fs::hard_link(from, to))?;
-            done("unlink", from, fs::remove_file(from))
+            // From here on the file has its new name, whatever becomes of the old one.
+            if let Err(error) = fs::remove_file(from) {
+                tracing::warn!(%error, path = %from.display(), "cannot remove the old name of a renamed file");
+            }
+            Ok(NameDone::Nothing)
         }
         result => done("rename", to, result.map_err(Into::into)),
     }

@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use forebay_core::{ByteSize, Error, ErrorKind, Result, metric};
 use tokio::sync::oneshot;
 
-use crate::buddy::Buddy;
 use crate::buf::{AlignedBuf, Region};
 use crate::completion::Completion;
 use crate::map::{HUGE_PAGE, Map, PAGE, PageKind, Pages};
+use crate::runs::Runs;
 
 /// Names an arena for as long as the process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -71,7 +71,7 @@ struct Arena {
 
 #[derive(Debug)]
 struct State {
-    buddy: Buddy,
+    runs: Runs,
     waiters: VecDeque<Waiter>,
     pages_peak: usize,
     waits: u64,
@@ -100,7 +100,7 @@ impl BufPool {
         }
         let pages = map.len() / PAGE;
         let state = State {
-            buddy: Buddy::new(pages),
+            runs: Runs::new(pages),
             waiters: VecDeque::new(),
             pages_peak: 0,
             waits: 0,
@@ -129,7 +129,8 @@ impl BufPool {
             state.waiters.push_back(Waiter { len, grant });
             state.waits += 1;
             metrics::counter!(metric::POOL_WAITS_TOTAL).increment(1);
-            Completion::pending(granted)
+            let arena = Arc::clone(&self.0);
+            Completion::queued(granted, move || arena.serve_now())
         };
         drop(state);
         hand_out(grants);
@@ -148,7 +149,7 @@ impl BufPool {
 
     /// The largest lease this pool can give.
     pub fn lease_bytes_max(&self) -> usize {
-        Buddy::largest(self.0.pages) * PAGE
+        self.0.pages * PAGE
     }
 
     /// What it holds and has held.
@@ -156,7 +157,7 @@ impl BufPool {
         let state = self.0.lock();
         PoolStats {
             bytes_max: (self.0.pages * PAGE) as u64,
-            leased_bytes: ((self.0.pages - state.buddy.pages_free()) * PAGE) as u64,
+            leased_bytes: ((self.0.pages - state.runs.pages_free()) * PAGE) as u64,
             leased_bytes_peak: (state.pages_peak * PAGE) as u64,
             waits: state.waits,
             pages: self.0.map.kind(),
@@ -171,7 +172,7 @@ impl Arena {
     }
 
     fn check(&self, len: usize) -> Result<()> {
-        let largest = Buddy::largest(self.pages) * PAGE;
+        let largest = self.pages * PAGE;
         if len <= largest {
             return Ok(());
         }
@@ -186,8 +187,9 @@ impl Arena {
 
     fn grant(self: &Arc<Self>, state: &mut State, len: usize) -> Option<AlignedBuf> {
         let count = len.max(1).div_ceil(PAGE);
-        let first = state.buddy.take(count)?;
-        state.pages_peak = state.pages_peak.max(self.pages - state.buddy.pages_free());
+        let first = state.runs.take(count)?;
+        state.pages_peak = state.pages_peak.max(self.pages - state.runs.pages_free());
+        self.tell(state);
         let block = PoolBlock {
             arena: Arc::clone(self),
             first,
@@ -204,9 +206,21 @@ impl Arena {
     /// Give pages back and serve waiters.
     fn give_back(self: &Arc<Self>, first: usize, count: usize) {
         let mut state = self.lock();
-        state.buddy.release(first, count);
+        state.runs.release(first, count);
+        self.tell(&state);
         let grants = self.serve(&mut state);
         drop(state);
+        hand_out(grants);
+    }
+
+    fn tell(&self, state: &State) {
+        let leased = (self.pages - state.runs.pages_free()) * PAGE;
+        metrics::gauge!(metric::POOL_LEASED_BYTES).set(leased as f64);
+    }
+
+    /// Serve waiters because one of them went away.
+    fn serve_now(self: &Arc<Self>) {
+        let grants = self.serve(&mut self.lock());
         hand_out(grants);
     }
 
@@ -431,5 +445,15 @@ mod tests {
         );
         drop(buf);
         assert_eq!(pin.1.load(Ordering::SeqCst), 1 << 20);
+    }
+
+    #[test]
+    fn those_behind_a_waiter_that_goes_away_need_nobody_to_move_up() {
+        let pool = pool(8 << 10);
+        let _held = pool.lease(4 << 10).wait().unwrap().unwrap();
+        let gone = pool.lease(8 << 10);
+        let behind = pool.lease(4 << 10);
+        drop(gone);
+        assert_eq!(behind.wait().unwrap().unwrap().len(), 4 << 10);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forebay_core::{Error, Limits, Result};
 
-use crate::buf::{AlignedBuf, Buf, page_ceil};
+use crate::buf::{AlignedBuf, Buf};
 use crate::completion::Completion;
 use crate::engine::{Engine, EngineKind, EngineReport, ReadDone, WriteDone, check_alignment};
 use crate::file::{Access, File};
@@ -31,11 +31,9 @@ pub struct Psync {
 impl Psync {
     /// Start the threads; `fallback_reason` says why this engine runs instead of io_uring.
     pub fn new(limits: &Limits, fallback_reason: Option<String>) -> Result<Self> {
-        // Whole pages, so that the pieces of an aligned request are aligned.
-        let request_bytes = page_ceil(limits.disk_request_bytes.max(1) as usize);
         Ok(Self {
             workers: Workers::new("forebay-psync", limits)?,
-            request_bytes,
+            request_bytes: limits.disk_request_bytes_whole(),
             fallback_reason,
         })
     }
@@ -96,9 +94,12 @@ impl Engine for Psync {
     fn sync(&self, file: &Arc<File>) -> Completion<Result<()>> {
         let file = Arc::clone(file);
         self.workers.submit(move || {
+            file.check_syncable()?;
             let fd = file.fd().ok_or_else(|| names::foreign("sync", &file))?;
-            rustix::fs::fdatasync(fd)
-                .map_err(|errno| Error::from_io("sync", errno.into()).at(file.path().display()))
+            rustix::fs::fdatasync(fd).map_err(|errno| {
+                file.mark_sync_failed();
+                Error::from_io("sync", errno.into()).at(file.path().display())
+            })
         })
     }
 

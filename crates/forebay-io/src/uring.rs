@@ -84,15 +84,16 @@ impl Uring {
     /// Find out whether io_uring works here; `Unsupported` with the reason when not.
     pub fn new(limits: &Limits) -> Result<Self> {
         let mut last = None;
-        let setup = Setup::BEST_FIRST
-            .into_iter()
-            .find(|setup| match setup.build(limits.ring_entries) {
-                Ok(_) => true,
-                Err(error) => {
-                    last = Some(error);
-                    false
-                }
-            });
+        let setup =
+            Setup::BEST_FIRST
+                .into_iter()
+                .find(|setup| match setup.build(limits.ring_entries_usable()) {
+                    Ok(ring) => knows_requests(&ring),
+                    Err(error) => {
+                        last = Some(error);
+                        false
+                    }
+                });
         let Some(setup) = setup else {
             return Err(unavailable(last));
         };
@@ -122,7 +123,7 @@ impl Engine for Uring {
         let mut notes = vec![format!(
             "{}, {} entries",
             self.setup.name(),
-            self.limits.ring_entries
+            self.limits.ring_entries_usable()
         )];
         notes.extend(
             self.notes
@@ -213,6 +214,9 @@ impl Engine for Uring {
     }
 
     fn sync(&self, file: &Arc<File>) -> Completion<Result<()>> {
+        if let Err(error) = file.check_syncable() {
+            return Completion::ready(Err(error));
+        }
         let queue = match file
             .fd()
             .map(drop)
@@ -246,6 +250,23 @@ impl Drop for Uring {
             queue.close();
         }
     }
+}
+
+/// Whether the kernel knows the requests we make; rings came before some of them.
+fn knows_requests(ring: &IoUring) -> bool {
+    use io_uring::opcode;
+    let mut probe = io_uring::Probe::new();
+    ring.submitter().register_probe(&mut probe).is_ok()
+        && [
+            opcode::Read::CODE,
+            opcode::Write::CODE,
+            opcode::ReadFixed::CODE,
+            opcode::WriteFixed::CODE,
+            opcode::Fsync::CODE,
+            opcode::PollAdd::CODE,
+        ]
+        .iter()
+        .all(|code| probe.is_supported(*code))
 }
 
 /// Why there is no ring, in words.

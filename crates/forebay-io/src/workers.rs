@@ -21,6 +21,8 @@ struct Shared {
     work: Condvar,
     room: Condvar,
     queue_max: usize,
+    /// The process whose threads these are: after a fork there are none.
+    process: u32,
 }
 
 struct Queue {
@@ -40,6 +42,7 @@ impl Workers {
             work: Condvar::new(),
             room: Condvar::new(),
             queue_max,
+            process: std::process::id(),
         });
         for index in 0..limits.worker_threads.max(1) {
             let shared = Arc::clone(&shared);
@@ -51,13 +54,15 @@ impl Workers {
         Ok(Self(shared))
     }
 
-    /// Run `job` on a thread of the pool.
+    /// Run `job` on a thread of the pool. In a forked child nothing runs, and whoever waits is told.
     pub(crate) fn submit<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Completion<T> {
         let (sender, receiver) = oneshot::channel();
-        self.0.push(Box::new(move || drop(sender.send(job()))));
+        if std::process::id() == self.0.process {
+            self.0.push(Box::new(move || drop(sender.send(job()))));
+        }
         Completion::pending(receiver)
     }
 }
@@ -82,7 +87,8 @@ impl Shared {
             if let Some(job) = queue.jobs.pop_front() {
                 self.room.notify_one();
                 drop(queue);
-                job();
+                // A job that panics drops its answer, which tells whoever waits; the thread goes on.
+                drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)));
                 queue = self.lock();
             } else if queue.closed {
                 return;

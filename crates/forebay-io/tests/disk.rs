@@ -303,7 +303,12 @@ fn a_required_path_that_memory_cannot_offer_is_an_error_with_the_reason() {
     {
         let error = open(&rig, PathPolicy::Require(DataPath::DirectUring)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        assert!(error.message().contains("tmpfs"), "{error}");
+        let reason = if rig.disk.report().fallback_reason.is_some() {
+            "threads"
+        } else {
+            "tmpfs"
+        };
+        assert!(error.message().contains(reason), "{error}");
         assert_eq!(error.location(), path.to_str());
         assert!(error.hint().is_some());
         let file = open(&rig, PathPolicy::Require(DataPath::Buffered)).unwrap();

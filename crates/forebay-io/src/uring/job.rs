@@ -8,12 +8,13 @@ use tokio::sync::oneshot;
 
 use crate::buf::{AlignedBuf, Buf};
 use crate::engine::{ReadDone, WriteDone};
-use crate::file::File;
+use crate::file::{Access, File};
 use crate::gate::Permit;
 use crate::pool::ArenaId;
 use crate::psync::{EAGAIN_TRIES_MAX, ends_file};
 
 use super::queue::Task;
+use super::slots::GRANULE_BYTES;
 
 /// What the memory of a job is and who waits for it.
 #[derive(Debug)]
@@ -136,6 +137,7 @@ impl Job {
         }
         let at = self.cut;
         let end = self.len.min(at.saturating_add(request_bytes));
+        let end = self.cut_at_granule(at, end);
         self.cut = end;
         self.requests_open += 1;
         self.requests += 1;
@@ -145,6 +147,23 @@ impl Job {
             end,
             tries: 0,
         })
+    }
+
+    /// Where a request from `at` ends at the latest so that it lies in one registered piece of its pool.
+    fn cut_at_granule(&self, at: usize, end: usize) -> usize {
+        let Some((_, offset)) = self.arena() else {
+            return end;
+        };
+        let boundary = (offset + at + 1).next_multiple_of(GRANULE_BYTES) - offset;
+        let align = match *self.file.access() {
+            Access::Direct { align } => align as usize,
+            Access::Buffered { .. } => 1,
+        };
+        if boundary < end && (boundary - at).is_multiple_of(align) {
+            boundary
+        } else {
+            end
+        }
     }
 
     /// Address of byte `at` of the buffer.
@@ -212,6 +231,12 @@ impl Job {
 
     fn failed(&mut self, request: Request, errno: i32) -> Option<Request> {
         match errno {
+            // The kernel reports a lost write once; asking again would be answered as if nothing had happened.
+            _ if self.verb == Verb::Sync => {
+                self.file.mark_sync_failed();
+                self.fail(Error::from_io("sync", std::io::Error::from_raw_os_error(errno)));
+                None
+            }
             libc::EINTR => Some(request),
             libc::EAGAIN if request.tries < EAGAIN_TRIES_MAX => Some(Request {
                 tries: request.tries + 1,

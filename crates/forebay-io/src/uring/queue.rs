@@ -50,6 +50,8 @@ pub(super) struct Queue {
     /// The thread sleeps, or is about to: a push must write the eventfd.
     asleep: AtomicBool,
     tasks_max: usize,
+    /// The process whose thread serves the queue: after a fork there is none.
+    process: u32,
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +71,7 @@ impl Queue {
             wake,
             asleep: AtomicBool::new(false),
             tasks_max,
+            process: std::process::id(),
         })
     }
 
@@ -80,7 +83,11 @@ impl Queue {
         self.wake.as_raw_fd()
     }
 
+    /// Hand a task over. In a forked child it is dropped, and whoever waits is told.
     pub(super) fn push(&self, task: Task) {
+        if std::process::id() != self.process {
+            return;
+        }
         let mut state = self.lock();
         while state.tasks.len() >= self.tasks_max && !state.closed && !matches!(task, Task::Forget { .. }) {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -120,11 +127,12 @@ impl Queue {
         task
     }
 
-    /// Announce that the thread is going to sleep; false when there is a reason not to (a task, or the end).
-    pub(super) fn may_sleep(&self) -> bool {
+    /// Announce that the thread is going to sleep; false when there is a reason not to: a task, or the end with nothing left to wait
+    /// for (`busy` says that there is).
+    pub(super) fn may_sleep(&self, busy: bool) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         let state = self.lock();
-        if state.tasks.is_empty() && !state.closed {
+        if state.tasks.is_empty() && (busy || !state.closed) {
             return true;
         }
         drop(state);

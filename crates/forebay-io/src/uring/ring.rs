@@ -33,7 +33,7 @@ pub(super) fn start(setup: Setup, limits: &Limits, notes: &Notes) -> Result<Arc<
         .name("forebay-ring".to_owned())
         .spawn(move || {
             // The ring is made here because only the thread that makes it may use it.
-            match setup.build(limits.ring_entries) {
+            match setup.build(limits.ring_entries_usable()) {
                 Ok(ring) => {
                     let _ = ready.send(Ok(()));
                     Ring::new(ring, thread_queue, &limits, notes).run();
@@ -66,6 +66,8 @@ struct Ring {
     request_bytes: usize,
     /// A poll of the eventfd is in the kernel.
     armed: bool,
+    /// An answer came since the last nap: more are likely to follow soon. Without one, the thread sleeps until it is woken.
+    fresh: bool,
 }
 
 impl Ring {
@@ -82,9 +84,10 @@ impl Ring {
             pending: VecDeque::new(),
             again: VecDeque::new(),
             // One entry stays free for the wake-up.
-            requests_max: limits.ring_entries.saturating_sub(1).max(1) as usize,
-            request_bytes: limits.disk_request_bytes.max(4096) as usize,
+            requests_max: limits.ring_entries_usable() as usize - 1,
+            request_bytes: limits.disk_request_bytes_whole(),
             armed: false,
+            fresh: false,
         }
     }
 
@@ -121,13 +124,16 @@ impl Ring {
             return self.kernel.submit_and_wait(1);
         }
         let small = count >= NAP_REQUESTS_MIN && self.requested_bytes / count <= NAP_REQUEST_BYTES_MAX;
-        if small && self.kernel.params().is_feature_ext_arg() {
+        if small && self.fresh && self.kernel.params().is_feature_ext_arg() {
+            self.fresh = false;
             return self
                 .kernel
                 .submitter()
                 .submit_with_args(1, &SubmitArgs::new().timespec(&NAP));
         }
-        let wait = self.queue.may_sleep();
+        // What could not be handed over yet must not wait for an answer to something else.
+        let waiting = !self.again.is_empty() || !self.pending.is_empty();
+        let wait = !waiting && self.queue.may_sleep(!self.jobs.is_empty());
         self.kernel.submit_and_wait(usize::from(wait))
     }
 
@@ -223,11 +229,10 @@ impl Ring {
             (Verb::Write, None) => opcode::Write::new(target, address, len).offset(offset).build(),
             (Verb::Sync, _) => opcode::Fsync::new(target).flags(FsyncFlags::DATASYNC).build(),
         };
-        Some(if slot.is_some() {
-            entry.flags(squeue::Flags::FIXED_FILE)
-        } else {
-            entry
-        })
+        let mut flags = squeue::Flags::empty();
+        flags.set(squeue::Flags::FIXED_FILE, slot.is_some());
+        flags.set(squeue::Flags::ASYNC, job.file.blocks_submitter());
+        Some(entry.flags(flags))
     }
 
     fn collect(&mut self) {
@@ -243,6 +248,7 @@ impl Ring {
                 continue;
             }
             if let Some(request) = self.requests.remove(id as usize) {
+                self.fresh = true;
                 self.requested_bytes -= request.len();
                 self.settle(request, result);
             }

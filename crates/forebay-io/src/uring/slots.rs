@@ -16,7 +16,7 @@ use crate::pool::{ArenaId, ArenaMemory};
 use super::queue::{CloseNotice, Queue};
 
 /// Size of one registered piece of a pool.
-const GRANULE_BYTES: usize = 16 << 20;
+pub(super) const GRANULE_BYTES: usize = 16 << 20;
 /// Registered pieces per ring: 16 GiB of buffers.
 const GRANULES_MAX: u32 = 1024;
 /// Registered files per ring.
@@ -39,6 +39,10 @@ impl Free {
             max,
             returned: Vec::new(),
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.returned.is_empty() && self.next >= self.max
     }
 
     fn take(&mut self) -> Option<u32> {
@@ -104,7 +108,11 @@ impl Slots {
             return Some(*slot as u16);
         }
         let memory = memory()?;
-        let slot = self.granules_free.take().or_else(|| self.sweep(submitter))?;
+        // A new pool is the sign to look for old ones that are gone: their pages stay pinned until then.
+        if !self.granules.keys().any(|(known, _)| *known == arena) || self.granules_free.is_empty() {
+            self.sweep(submitter);
+        }
+        let slot = self.granules_free.take()?;
         let start = granule * GRANULE_BYTES;
         let iovec = libc::iovec {
             iov_base: memory.ptr.as_ptr().wrapping_add(start).cast(),
@@ -123,8 +131,8 @@ impl Slots {
         Some(slot as u16)
     }
 
-    /// Let go of pieces whose pool is gone; gives one free slot back.
-    fn sweep(&mut self, submitter: &Submitter<'_>) -> Option<u32> {
+    /// Let go of pieces whose pool is gone.
+    fn sweep(&mut self, submitter: &Submitter<'_>) {
         let dead: Vec<_> = self
             .granules
             .iter()
@@ -144,7 +152,6 @@ impl Slots {
                 self.granules_free.returned.push(slot);
             }
         }
-        self.granules_free.take()
     }
 
     /// The registered slot of a file; registers it when a task of `len` bytes makes that worth while.

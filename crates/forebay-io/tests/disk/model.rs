@@ -121,22 +121,23 @@ impl Model<'_> {
                 self.check_ledger(
                     &ledger,
                     span.len(),
-                    self.copied_by_read(span, address as u64, capacity),
+                    self.copied_by_read(span, address as u64, capacity, len as u64 == span.len()),
                 );
             }
             Err(error) => self.check_missing(span, &error),
         }
     }
 
-    /// Bytes that cannot land where they are wanted: all of them when buffer and span lie differently, else the ends.
-    pub(crate) fn copied_by_read(&self, span: Span, address: u64, capacity: u64) -> u64 {
+    /// Bytes that cannot land where they are wanted: all of them when buffer and span lie differently, else the ends. The last block may
+    /// land behind the span only where nothing of the caller's is (`alone`).
+    pub(crate) fn copied_by_read(&self, span: Span, address: u64, capacity: u64, alone: bool) -> u64 {
         let align = align_of(&self.file);
         if address % align != span.start() % align {
             return span.len();
         }
         let head = (span.start().next_multiple_of(align) - span.start()).min(span.len());
         let rest = span.len() - head;
-        if head + rest.next_multiple_of(align) <= capacity {
+        if alone && head + rest.next_multiple_of(align) <= capacity {
             head
         } else {
             head + rest % align
@@ -161,13 +162,12 @@ impl Model<'_> {
         }
         let ledger = self.rig.write(&self.file, offset, buf.freeze()).unwrap();
         self.check_ledger(&ledger, len as u64, copied);
-        // A tail off the alignment is padded with zeros.
+        // A tail off the alignment keeps what is behind it in the file, and is padded with zeros at the end.
         let (start, end) = (offset as usize, offset as usize + len);
         let padded = end.next_multiple_of(align as usize);
         if len > 0 {
             self.bytes.resize(self.bytes.len().max(padded), 0);
             self.bytes[start..end].copy_from_slice(&bytes);
-            self.bytes[end..padded].fill(0);
         }
     }
 
