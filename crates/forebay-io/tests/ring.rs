@@ -11,6 +11,7 @@ use forebay_io::{
 const FILE_BYTES: usize = 64 << 20;
 
 /// A file on a real disk and an engine, unless io_uring is not to be had here.
+#[expect(clippy::print_stdout, reason = "a skipped test says why")]
 fn engine(limits: &Limits) -> Option<(tempfile::TempDir, Uring, Arc<File>)> {
     let engine = match Uring::new(limits) {
         Ok(engine) => engine,
