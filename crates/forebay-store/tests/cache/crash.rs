@@ -169,3 +169,47 @@ async fn a_full_device_is_answered_by_eviction_and_then_by_the_origin() {
         );
     }
 }
+
+/// The device is full in the middle of a fill: the other object is removed, the write is tried again, and nobody notices.
+#[tokio::test]
+async fn a_write_that_finds_no_space_is_tried_again_after_eviction() {
+    let origin = Origin::with(&SIZES).await;
+    let fill_after_other = |config: SimConfig| {
+        let origin = &origin;
+        async move {
+            let fs = SimFs::new();
+            let other = cache_on(&engine(&fs, SimConfig::default()), origin, sim_config()).await;
+            read_whole(&other, 1, SIZES[1]).await;
+            other.settle().await;
+            let engine = engine(&fs, config);
+            let cache = cache_on(&engine, origin, sim_config()).await;
+            read_whole(&cache, 0, SIZES[0]).await;
+            cache.settle().await;
+            (engine, cache)
+        }
+    };
+    let (healthy, _) = fill_after_other(SimConfig::default()).await;
+    let is_write =
+        |line: &&String| line.contains("write") && (line.contains(".data") || line.contains(".index"));
+    let number = |line: &String| line[1..].split(' ').next().unwrap().parse::<u64>().unwrap();
+    let writes: Vec<u64> = healthy.trace().iter().filter(is_write).map(number).collect();
+    assert!(
+        writes.len() >= 7,
+        "header, three blocks and three records: {writes:?}"
+    );
+    for write in writes {
+        let config = SimConfig {
+            fail_op: Some((write, SimFault::Enospc)),
+            ..SimConfig::default()
+        };
+        let (engine, cache) = fill_after_other(config).await;
+        let reads = origin.reads();
+        read_whole(&cache, 0, SIZES[0]).await;
+        assert_eq!(origin.reads(), reads, "not cached: {:?}", engine.trace());
+        let data = engine.fs().files().into_iter();
+        let data: Vec<_> = data
+            .filter(|path| path.to_string_lossy().ends_with(".data"))
+            .collect();
+        assert_eq!(data.len(), 1, "the other object made room: {:?}", engine.trace());
+    }
+}
