@@ -1,0 +1,277 @@
+//! The command line as plain structs.
+//!
+//! Nothing here looks at the machine: clap fills these, [`Config`](crate::config::Config) resolves the settings among them once,
+//! and each command reads its own struct. The help texts below are what `--help`, the manual page and the reference page show.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use forebay_core::ByteSize;
+
+/// Feed GPUs from any storage at the speed of the hardware: verified, accounted, without lock-in.
+#[derive(Debug, Parser)]
+#[command(
+    name = "forebay",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "URLs are local paths, file:///path, s3://bucket/key, gs://, az://, http(s):// or mem://.\n\
+                  Exit status: 0 done, 1 \"no\" (it exists already, it changed meanwhile), 2 an error, 130 Ctrl-C."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options every command takes.
+#[derive(Debug, Args)]
+pub(crate) struct GlobalArgs {
+    /// Print data as JSON on stdout, and an error as a JSON object on stderr
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Say nothing on stderr but errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say more on stderr: what was done to each object, and the ledger
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
+    #[command(flatten)]
+    pub(crate) settings: SettingArgs,
+}
+
+/// Settings, which may also come from the environment or the configuration file; see [`crate::config`].
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Settings")]
+pub(crate) struct SettingArgs {
+    /// Configuration file instead of the user's own
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Folder for small state: store probes, transfers in progress
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) state_dir: Option<OsString>,
+    /// Disk engine: auto, uring or psync
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) engine: Option<OsString>,
+    /// Ceiling of buffer memory in flight, such as 512MiB
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub(crate) buffer_memory: Option<OsString>,
+    /// Try 2 MiB pages for buffer memory: true or false
+    #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) huge_pages: Option<OsString>,
+    /// Requests to one store in flight
+    #[arg(long, global = true, value_name = "COUNT")]
+    pub(crate) concurrency: Option<OsString>,
+    /// Size of one ranged GET or uploaded part, such as 8MiB
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub(crate) part_size: Option<OsString>,
+    /// S3 endpoint URL
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) s3_endpoint: Option<OsString>,
+    /// S3 region
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) s3_region: Option<OsString>,
+    /// Address buckets as host/bucket (path) or bucket.host (virtual); auto decides by the endpoint
+    #[arg(long, global = true, value_name = "STYLE")]
+    pub(crate) s3_addressing: Option<OsString>,
+    /// Send S3 requests without a signature: true or false
+    #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) s3_unsigned: Option<OsString>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List objects and prefixes
+    Ls(LsArgs),
+    /// Show what is known of an object, or what a store can be relied on for
+    Stat(StatArgs),
+    /// Copy objects between any two stores: in parallel, resumable, verified
+    Cp(CpArgs),
+    /// Remove objects
+    Rm(RmArgs),
+    /// Write an object, or a range of it, to stdout
+    Cat(CatArgs),
+    /// Measure a disk or a store
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// The main job on a local directory: write, read back verified, copy, and the table of what it cost
+    Demo(DemoArgs),
+    /// Show the settings in force, and where each of them comes from
+    Config,
+    /// Write a completion script for a shell to stdout
+    Completions(CompletionsArgs),
+    /// Write a manual page to stdout
+    Man(ManArgs),
+    /// Write a generated reference page to stdout
+    #[command(hide = true)]
+    Reference(ReferenceArgs),
+}
+
+/// `forebay ls`.
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    /// List everything below, not only the next level
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+    /// With size, time of change and version
+    #[arg(short, long)]
+    pub(crate) long: bool,
+    /// Object, prefix or store
+    #[arg(value_name = "URL")]
+    pub(crate) url: OsString,
+}
+
+/// `forebay stat`.
+#[derive(Debug, Args)]
+pub(crate) struct StatArgs {
+    /// Object, prefix or store
+    #[arg(value_name = "URL")]
+    pub(crate) url: OsString,
+}
+
+/// `forebay cp`.
+#[derive(Debug, Args)]
+pub(crate) struct CpArgs {
+    /// Copy everything below a prefix or directory
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+    /// How the destination is checked
+    #[arg(long, value_enum, default_value_t = VerifyArg::Auto)]
+    pub(crate) verify: VerifyArg,
+    /// Start over instead of going on where an interrupted copy stopped, and keep nothing to go on from
+    #[arg(long)]
+    pub(crate) no_resume: bool,
+    /// Do not replace objects that exist at the destination; each of them counts as "no" (exit status 1)
+    #[arg(long)]
+    pub(crate) if_absent: bool,
+    /// One or more sources, and the destination: a name, or a place to copy into (trailing slash, existing directory)
+    #[arg(value_name = "URL", num_args = 2.., required = true)]
+    pub(crate) urls: Vec<OsString>,
+}
+
+/// How a copy is verified at the destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VerifyArg {
+    /// By the store where its probe showed that it refuses wrong checksums, by reading back otherwise
+    Auto,
+    /// Always by reading back
+    Readback,
+    /// Not at all
+    None,
+}
+
+/// `forebay rm`.
+#[derive(Debug, Args)]
+pub(crate) struct RmArgs {
+    /// Remove everything below a prefix or directory
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+    /// With --recursive: allow a whole bucket or the root of the file system
+    #[arg(long, requires = "recursive")]
+    pub(crate) all: bool,
+    /// Objects, or prefixes with --recursive
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) urls: Vec<OsString>,
+}
+
+/// `forebay cat`.
+#[derive(Debug, Args)]
+pub(crate) struct CatArgs {
+    /// Only these bytes: A-B without B, A- to the end, or -N for the last N; sizes like 64KiB are fine
+    #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
+    pub(crate) range: Option<String>,
+    /// The object
+    #[arg(value_name = "URL")]
+    pub(crate) url: OsString,
+}
+
+/// `forebay bench`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// What a disk can do, and how close Forebay gets: the limit is measured in the same run, by other means
+    Disk(BenchDiskArgs),
+    /// What a store gives: parallel ranged GET, PUT in parts, small objects
+    Store(BenchStoreArgs),
+}
+
+/// `forebay bench disk`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchDiskArgs {
+    /// Size of the test file
+    #[arg(long, value_name = "SIZE", default_value = "4GiB")]
+    pub(crate) size: ByteSize,
+    /// Rounds; the median counts
+    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) runs: u32,
+    /// Directory on the disk to be measured
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: OsString,
+}
+
+/// `forebay bench store`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchStoreArgs {
+    /// Bytes over all large objects
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub(crate) size: ByteSize,
+    /// Size of one large object
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub(crate) object_size: ByteSize,
+    /// Number of 4 KiB objects
+    #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) small_objects: u32,
+    /// Rounds; the median counts
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) runs: u32,
+    /// Store or prefix; a prefix of its own is made below it and removed afterwards
+    #[arg(value_name = "URL")]
+    pub(crate) url: OsString,
+}
+
+/// `forebay demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Directory to work in; a folder of its own is made there and removed afterwards
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) dir: OsString,
+    /// How much to write; three times as much must be free
+    #[arg(long, value_name = "SIZE", default_value = "2GiB")]
+    pub(crate) size: ByteSize,
+}
+
+/// `forebay completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// Which shell
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+/// `forebay man`.
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// The page of this command, such as: cp, or: bench disk
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+/// `forebay reference`.
+#[derive(Debug, Args)]
+pub(crate) struct ReferenceArgs {
+    /// Which page
+    #[arg(value_enum)]
+    pub(crate) page: ReferencePage,
+}
+
+/// Generated pages of docs/reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReferencePage {
+    /// Commands and options
+    Cli,
+    /// Settings and environment variables
+    Configuration,
+}

@@ -1,0 +1,109 @@
+//! Settings: options over variables over the file over defaults, and clear complaints.
+
+use super::sandbox::Sandbox;
+
+fn value(sandbox: &Sandbox, args: &[&str], key: &str) -> (String, String) {
+    let args: Vec<&str> = ["config", "--json"].iter().chain(args).copied().collect();
+    let rows = sandbox.run(args).exits(0).json_lines();
+    let row = rows.into_iter().find(|row| row["key"] == key).unwrap();
+    let text = |field: &str| row[field].as_str().unwrap_or("").to_owned();
+    (text("value"), text("from"))
+}
+
+#[test]
+fn options_count_before_variables_before_the_file_before_defaults() {
+    let sandbox = Sandbox::new();
+    let key = "limits.part_bytes";
+    let found = |sandbox: &Sandbox, args: &[&str]| value(sandbox, args, key);
+    assert_eq!(found(&sandbox, &[]), ("8MiB".into(), "default".into()));
+    let dir = sandbox.home().join(".config/forebay");
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("config.toml"), "[limits]\npart_bytes = \"16MiB\"\n").unwrap();
+    assert_eq!(found(&sandbox, &[]), ("16MiB".into(), "file".into()));
+    let sandbox = sandbox.var("FOREBAY_PART_SIZE", "32MiB");
+    assert_eq!(found(&sandbox, &[]), ("32MiB".into(), "env".into()));
+    assert_eq!(
+        found(&sandbox, &["--part-size", "64MiB"]),
+        ("64MiB".into(), "flag".into())
+    );
+    std::fs::write(sandbox.path("other.toml"), "state_dir = \"/elsewhere\"\n").unwrap();
+    let args = ["--config", "other.toml"];
+    assert_eq!(
+        value(&sandbox, &args, "state_dir"),
+        ("/elsewhere".into(), "file".into())
+    );
+    let sandbox = sandbox.var("FOREBAY_CONFIG", "other.toml");
+    assert_eq!(
+        value(&sandbox, &[], "state_dir"),
+        ("/elsewhere".into(), "file".into())
+    );
+}
+
+#[test]
+fn people_see_where_a_setting_comes_from() {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("c.toml"), "\n[disk]\nengine = \"psync\"\n").unwrap();
+    let ran = sandbox
+        .run(["config", "--config", "c.toml"])
+        .exits(0)
+        .says(&["configuration file: c.toml"]);
+    let line = ran
+        .out
+        .lines()
+        .find(|line| line.starts_with("disk.engine"))
+        .unwrap();
+    assert_eq!(
+        line.split_whitespace().collect::<Vec<_>>(),
+        ["disk.engine", "psync", "c.toml:3"]
+    );
+}
+
+#[test]
+fn mistakes_in_the_file_are_told_with_their_line() {
+    let sandbox = Sandbox::new();
+    for (text, words) in [
+        (
+            "[limits]\npart_byte = 1\n",
+            &["c.toml:2", "limits.part_byte", "did you mean limits.part_bytes"][..],
+        ),
+        ("[limits]\npart_bytes = \"many\"\n", &["c.toml:2", "many", "size"]),
+        ("[disk]\nengine = \"spdk\"\n", &["c.toml:2", "auto, uring, psync"]),
+        ("[cachee]\nx = 1\n", &["c.toml:1", "forebay config"]),
+        ("[limits\n", &["c.toml:1"]),
+    ] {
+        std::fs::write(sandbox.path("c.toml"), text).unwrap();
+        sandbox
+            .run(["ls", ".", "--config", "c.toml"])
+            .exits(2)
+            .says(words);
+    }
+    sandbox
+        .run(["ls", ".", "--config", "none.toml"])
+        .exits(2)
+        .says(&["not found", "none.toml"]);
+}
+
+#[test]
+fn mistakes_in_variables_name_the_variable() {
+    for (name, value) in [
+        ("FOREBAY_PART_SIZE", "big"),
+        ("FOREBAY_CONCURRENCY", "0"),
+        ("FOREBAY_ENGINE", "fast"),
+        ("FOREBAY_LOG", "forebay=nonsense"),
+    ] {
+        Sandbox::new()
+            .var(name, value)
+            .run(["ls", "."])
+            .exits(2)
+            .says(&[name, "hint: "]);
+    }
+}
+
+#[test]
+fn an_empty_variable_is_none_and_logs_go_to_stderr() {
+    let sandbox = Sandbox::new()
+        .var("FOREBAY_PART_SIZE", "")
+        .var("FOREBAY_LOG", "trace");
+    let ran = sandbox.run(["ls", "."]).exits(0);
+    assert_eq!(ran.out, "");
+}

@@ -1,0 +1,11 @@
+//! The built `forebay` binary, as users and scripts see it: output, exit status, and what is left behind.
+
+mod bad_input;
+mod config;
+mod copying;
+mod interrupts;
+mod listing;
+mod measuring;
+mod pages;
+mod sandbox;
+mod secrets;

@@ -1,0 +1,96 @@
+//! `demo` and `bench`: they run, their figures hang together, and they clean up. How fast is not a test's business.
+
+use super::sandbox::Sandbox;
+
+#[test]
+fn the_demo_writes_reads_copies_and_cleans_up() {
+    let sandbox = Sandbox::new();
+    let json = sandbox.run(["demo", "--json", "--size", "64MiB"]).exits(0).json();
+    let steps = json["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 3);
+    for step in steps {
+        assert_eq!(step["bytes"], 64 << 20);
+        assert!(
+            step["bytes_per_s"].as_f64().unwrap() > 0.0 && step["share"].as_f64().unwrap() > 0.0,
+            "{step}"
+        );
+    }
+    let paths = json["ledger"]["paths"].as_object().unwrap();
+    let bytes: u64 = paths.values().map(|path| path["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(
+        bytes,
+        5 * (64 << 20),
+        "written, read; read, written and read back by the copy"
+    );
+    assert_eq!(json["ledger"]["verified_bytes"], 2 * (64u64 << 20));
+    assert_eq!(sandbox.names("."), [""; 0]);
+    let out = sandbox.run(["demo", "--size", "8MiB"]).exits(0).out;
+    for words in [
+        "share",
+        "CPU s/GB",
+        "write, durable",
+        "read back",
+        "copy to a second store",
+        "path ",
+        "verified",
+    ] {
+        assert!(out.contains(words), "{words}: {out}");
+    }
+}
+
+#[test]
+fn the_disk_is_measured_against_other_means() {
+    let sandbox = Sandbox::new();
+    let json = sandbox
+        .run(["bench", "disk", ".", "--json", "--size", "16MiB", "--runs", "2"])
+        .exits(0)
+        .json();
+    let tests = json["tests"].as_array().unwrap();
+    let names: Vec<&str> = tests.iter().map(|test| test["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["sequential read", "durable write", "random read"]);
+    for test in tests {
+        let limit = test["limit_bytes_per_s"].as_f64().unwrap();
+        let share = test["forebay"]["bytes_per_s"].as_f64().unwrap() / limit;
+        assert!((test["share"].as_f64().unwrap() - share).abs() < 1e-9);
+        assert!(limit >= test["raw"]["bytes_per_s"].as_f64().unwrap());
+    }
+    assert_eq!(sandbox.names("."), [""; 0]);
+    sandbox
+        .run(["bench", "disk", "s3://b/p"])
+        .exits(2)
+        .says(&["local directory", "bench store"]);
+}
+
+#[test]
+fn a_store_is_measured_and_left_empty() {
+    let sandbox = Sandbox::new();
+    sandbox.file("place/mine", 5);
+    let args = [
+        "bench",
+        "store",
+        "place",
+        "--size",
+        "16MiB",
+        "--object-size",
+        "8MiB",
+        "--small-objects",
+        "20",
+        "--runs",
+        "1",
+    ];
+    let out = sandbox.run(args).exits(0).out;
+    for words in [
+        "put in parts",
+        "get in ranges",
+        "put 4 KiB",
+        "get 4 KiB",
+        "verified",
+    ] {
+        assert!(out.contains(words), "{words}: {out}");
+    }
+    assert_eq!(sandbox.names("place"), ["mine"]);
+    let json: Vec<&str> = ["--json"].into_iter().chain(args).collect();
+    let json = sandbox.run(json).exits(0).json();
+    assert_eq!(json["tests"].as_array().unwrap().len(), 4);
+    assert!(json["tests"][2]["objects_per_s"].as_f64().unwrap() > 0.0);
+}
