@@ -26,7 +26,7 @@ pub mod wrap;
 
 pub use context::Context;
 pub use ext::{BeginParts, StoreExt};
-pub use local::LocalStore;
+pub use local::{ForkHold, LocalStore, hold_for_fork};
 pub use memory::MemoryStore;
 pub use open::{open, open_object};
 pub use store::{

@@ -127,6 +127,20 @@ pub(super) fn in_the_making() -> MutexGuard<'static, HashSet<PathBuf>> {
     PATHS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Holds the locks of this crate that belong to the process and not to a store.
+#[derive(Debug)]
+pub struct ForkHold {
+    _paths: MutexGuard<'static, HashSet<PathBuf>>,
+}
+
+/// Keep the process's own locks until the result is dropped. Whoever forks a process with threads does it around the fork: in the child
+/// nobody would ever release a lock that another thread held.
+pub fn hold_for_fork() -> ForkHold {
+    ForkHold {
+        _paths: in_the_making(),
+    }
+}
+
 async fn create(disk: Disk, target: PathBuf, wanted: Wanted, seed: Seed) -> Result<Draft> {
     let dir = target.parent().unwrap_or(Path::new("/")).to_owned();
     let how = OpenHow {
