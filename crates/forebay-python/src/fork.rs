@@ -1,10 +1,45 @@
-//! Values that belong to one process.
+//! Values that belong to one process, and what is done around a fork.
 //!
 //! `fork` copies memory but only the calling thread: runtimes, rings, sockets and every lock another thread held are
 //! dead in the child. A [`ForkGuard`] therefore remembers where it was made. Elsewhere it gives nothing out, and dropping it drops nothing:
-//! the copy in the child is leaked, never touched.
+//! the copy in the child is leaked, never touched. The few locks that belong to the process and not to a value are held by the thread
+//! that forks, so that nobody else can hold them at that moment.
 
+use std::cell::RefCell;
 use std::mem::ManuallyDrop;
+
+use forebay_store::{ForkHold, hold_for_fork};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+thread_local! {
+    /// Between the two handlers, which run on the thread that forks.
+    static HELD: RefCell<Option<ForkHold>> = const { RefCell::new(None) };
+}
+
+/// Have the handlers called by `os.fork`.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let handlers = PyDict::new(module.py());
+    handlers.set_item("before", wrap_pyfunction!(before_fork, module)?)?;
+    handlers.set_item("after_in_parent", wrap_pyfunction!(after_fork, module)?)?;
+    handlers.set_item("after_in_child", wrap_pyfunction!(after_fork, module)?)?;
+    let os = module.py().import("os")?;
+    os.call_method("register_at_fork", (), Some(&handlers)).map(drop)
+}
+
+#[pyfunction]
+fn before_fork() {
+    HELD.with_borrow_mut(|held| {
+        if held.is_none() {
+            *held = Some(hold_for_fork());
+        }
+    });
+}
+
+#[pyfunction]
+fn after_fork() {
+    HELD.with_borrow_mut(Option::take);
+}
 
 /// A value with the number of the process it was made in.
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 //! ```
 //!
 //! - [`process`]: the runtime and the context of this process, made anew in a forked child;
+//! - [`fork`]: values that stay with the process that made them;
 //! - [`wait`]: blocks on a future without the interpreter lock, and lets Ctrl-C through;
 //! - [`buffer`]: the classes `Buffer` and `MutableBuffer` with the buffer protocol, over raw FFI;
 //! - [`view`]: memory of other Python objects, borrowed by the same protocol;
@@ -38,6 +39,7 @@ fn forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     errors::add_classes(module)?;
     buffer::add_classes(module)?;
+    fork::register(module)?;
     module.add_class::<copy::PyCopyResult>()?;
     module.add_class::<ledger::PyLedger>()?;
     module.add_class::<listing::PyListing>()?;

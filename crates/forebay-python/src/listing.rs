@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::fork::ForkGuard;
-use crate::process;
+use crate::process::{self, Inside};
 use crate::rows;
 use crate::store::Opened;
 use crate::wait::wait;
@@ -27,7 +27,7 @@ const BATCH_ROWS_MAX: usize = 1000;
 /// A name that cannot be listed raises when its turn comes; iterating again goes on behind it.
 #[pyclass(name = "Listing", module = "forebay")]
 pub(crate) struct PyListing {
-    state: ForkGuard<State>,
+    state: ForkGuard<Inside<State>>,
 }
 
 struct State {
@@ -39,12 +39,14 @@ struct State {
 
 impl PyListing {
     pub(crate) fn new(opened: Arc<Opened>, rows: Listing) -> Self {
+        let process = opened.process();
+        let state = State {
+            opened,
+            batches: Mutex::new(rows.ready_chunks(BATCH_ROWS_MAX).boxed()),
+            rows: VecDeque::new(),
+        };
         Self {
-            state: ForkGuard::new(State {
-                opened,
-                batches: Mutex::new(rows.ready_chunks(BATCH_ROWS_MAX).boxed()),
-                rows: VecDeque::new(),
-            }),
+            state: ForkGuard::new(Inside::new(process, state)),
         }
     }
 }
@@ -56,7 +58,7 @@ impl PyListing {
     }
 
     fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Some(state) = self.state.get_mut() else {
+        let Some(state) = self.state.get_mut().map(|state| &mut **state) else {
             return Err(errors::raise(py, &process::other_process("list", "listing")));
         };
         if state.rows.is_empty() {

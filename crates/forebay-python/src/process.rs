@@ -4,10 +4,12 @@
 //! are ended by the kernel, not by us. In a forked child, where the threads of the parent's runtime do not exist, the first call makes new
 //! ones and leaves the old ones alone.
 
+use std::mem::ManuallyDrop;
 use std::num::NonZero;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
 
-use forebay_core::{Error, ErrorKind, Result};
+use forebay_core::{Clock, Error, ErrorKind, Result, SystemClock};
 use forebay_io::{AlignedBuf, Pages};
 use forebay_store::Context;
 use pyo3::prelude::*;
@@ -56,6 +58,8 @@ impl Process {
 
     fn start(is_forked: bool) -> Result<Self> {
         let (config, pages) = settings::resolve()?;
+        // Started once per process, and better now than while some thread forks.
+        SystemClock.now();
         let threads = std::thread::available_parallelism().map_or(2, NonZero::get);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads.clamp(2, RUNTIME_THREADS_MAX))
@@ -109,6 +113,44 @@ impl Process {
     /// Memory outside the pool.
     pub(crate) fn own_buf(&self, len: usize) -> Result<AlignedBuf> {
         AlignedBuf::alloc(len, self.pages)
+    }
+}
+
+/// A value that is dropped inside the runtime: what stores leave behind is cleaned up there.
+#[derive(Debug)]
+pub(crate) struct Inside<T> {
+    process: &'static Process,
+    value: ManuallyDrop<T>,
+}
+
+impl<T> Inside<T> {
+    pub(crate) fn new(process: &'static Process, value: T) -> Self {
+        Self {
+            process,
+            value: ManuallyDrop::new(value),
+        }
+    }
+}
+
+impl<T> Deref for Inside<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Inside<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T> Drop for Inside<T> {
+    fn drop(&mut self) {
+        let _inside = self.process.runtime.enter();
+        // SAFETY: dropped once, here; nothing uses it afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.value) }
     }
 }
 

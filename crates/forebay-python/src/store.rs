@@ -20,7 +20,7 @@ use crate::errors;
 use crate::fork::ForkGuard;
 use crate::ledger::PyLedger;
 use crate::listing::PyListing;
-use crate::process::Process;
+use crate::process::{Inside, Process};
 use crate::rows::{PyObjectMeta, PyProof, PyWriteResult};
 use crate::upload::PyUpload;
 use crate::view::View;
@@ -48,8 +48,14 @@ pub(crate) struct PyStore {
 
 #[derive(Debug)]
 enum State {
-    Open(ForkGuard<Arc<Opened>>),
+    Open(ForkGuard<Inside<Arc<Opened>>>),
     Closed,
+}
+
+impl State {
+    fn open(opened: Arc<Opened>) -> Self {
+        Self::Open(ForkGuard::new(Inside::new(opened.process(), opened)))
+    }
 }
 
 /// One read of `read_many`.
@@ -69,7 +75,7 @@ impl PyStore {
     fn new(
         py: Python<'_>,
         url: PathBuf,
-        cache: Option<String>,
+        cache: Option<&str>,
         immutable: bool,
         require: Option<&str>,
         service: &str,
@@ -99,7 +105,7 @@ impl PyStore {
         Ok(Self {
             location,
             choices,
-            state: Mutex::new(State::Open(ForkGuard::new(opened))),
+            state: Mutex::new(State::open(opened)),
         })
     }
 
@@ -347,7 +353,7 @@ impl PyStore {
             }
         }
         let opened = open(py, &self.location, &self.choices)?;
-        *self.lock() = State::Open(ForkGuard::new(Arc::clone(&opened)));
+        *self.lock() = State::open(Arc::clone(&opened));
         Ok(opened)
     }
 }

@@ -9,7 +9,7 @@ use pyo3::types::PyType;
 use crate::errors;
 use crate::fork::ForkGuard;
 use crate::ledger::PyLedger;
-use crate::process;
+use crate::process::{self, Inside};
 use crate::rows::PyWriteResult;
 use crate::store::{Opened, bytes_of, record_copy};
 use crate::wait::wait;
@@ -20,7 +20,7 @@ use crate::wait::wait;
 #[pyclass(name = "Upload", module = "forebay", frozen)]
 #[derive(Debug)]
 pub(crate) struct PyUpload {
-    state: ForkGuard<State>,
+    state: ForkGuard<Inside<State>>,
 }
 
 #[derive(Debug)]
@@ -31,13 +31,14 @@ struct State {
 
 impl PyUpload {
     pub(crate) fn new(opened: Arc<Opened>, upload: Box<dyn Upload>) -> Self {
+        let process = opened.process();
         Self {
-            state: ForkGuard::new(State { upload, opened }),
+            state: ForkGuard::new(Inside::new(process, State { upload, opened })),
         }
     }
 
     fn state(&self, py: Python<'_>) -> PyResult<&State> {
-        let state = self.state.get();
+        let state = self.state.get().map(|state| &**state);
         state.ok_or_else(|| errors::raise(py, &process::other_process("upload", "upload")))
     }
 }

@@ -65,6 +65,7 @@ def test_forks_in_the_middle_of_reads(tmp_path: Path, script: object) -> None:
             while not stop.is_set():
                 kept.append(store.read("k"))
                 kept = kept[-3:]
+                store.write(threading.current_thread().name, kept[0][:100])
                 list(store.list())
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
@@ -77,6 +78,7 @@ def test_forks_in_the_middle_of_reads(tmp_path: Path, script: object) -> None:
                     kept.clear()
                     assert store.read("k", 1, 100) == b"z" * 100
                     assert len(store.read_many(["k"] * 3)) == 3
+                    store.write("child", b"x")
                     os._exit(0)
                 finally:
                     os._exit(3)

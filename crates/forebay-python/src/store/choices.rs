@@ -46,7 +46,7 @@ pub(crate) struct CacheChoice {
 
 impl CacheChoice {
     /// Parse; a relative directory is taken from `base`.
-    pub(super) fn parse(text: String, immutable: bool, base: &Path) -> Result<Self> {
+    pub(super) fn parse(text: &str, immutable: bool, base: &Path) -> Result<Self> {
         let refuse = || {
             let message = format!("'{}' is not a cache", text.escape_debug());
             Error::new(ErrorKind::InvalidInput, "open", message)
