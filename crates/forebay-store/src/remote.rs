@@ -172,7 +172,8 @@ impl RemoteStore {
         }
     }
 
-    /// A reply to HEAD has no body that could say whether object or bucket is missing: ask once.
+    /// Name the place of an error. A reply to HEAD has no body that could say what is wrong, so until something in the bucket has
+    /// answered, a listing is asked as well: it tells a missing bucket, a wrong region or wrong keys.
     async fn settle<T>(&self, key: &Key, result: Result<T>) -> Result<T> {
         let error = match result {
             Ok(value) => {
@@ -181,17 +182,20 @@ impl RemoteStore {
             }
             Err(error) => error.at(self.0.location.join(key)),
         };
-        let seen = self.0.bucket_seen.load(Ordering::Relaxed);
-        match &self.0.backend.lister {
-            Lister::S3(lister) if error.kind() == ErrorKind::NotFound && !seen && !is_bucket(&error) => {
-                match lister.exists().await {
-                    Ok(()) => {
-                        self.0.bucket_seen.store(true, Ordering::Relaxed);
-                        Err(error)
-                    }
-                    Err(bucket) if bucket.kind() == ErrorKind::NotFound => Err(self.at_bucket(&bucket)),
-                    Err(_) => Err(error),
-                }
+        let asked = match &self.0.backend.lister {
+            Lister::S3(lister) if is_mute(&error) && !self.0.bucket_seen.load(Ordering::Relaxed) => {
+                lister.exists().await
+            }
+            _ => Ok(()),
+        };
+        match asked {
+            Err(bucket) if is_bucket(&bucket) => Err(self.at_bucket(&bucket)),
+            Err(told) if matches!(told.kind(), ErrorKind::InvalidInput | ErrorKind::Unauthenticated) => {
+                Err(told.at(self.0.location.join(key)))
+            }
+            Ok(()) if error.kind() == ErrorKind::NotFound && !is_bucket(&error) => {
+                self.0.bucket_seen.store(true, Ordering::Relaxed);
+                Err(error)
             }
             _ if is_bucket(&error) => Err(self.at_bucket(&error)),
             _ => Err(error),
@@ -242,6 +246,18 @@ fn require(op: &'static str, proof: &Proof) -> Result<()> {
 /// `NoSuchBucket` and its like, told from a missing object.
 fn is_bucket(error: &Error) -> bool {
     error.kind() == ErrorKind::NotFound && error.message().starts_with("bucket ")
+}
+
+/// The server gave a status and not a word.
+fn is_mute(error: &Error) -> bool {
+    let refused = matches!(
+        error.kind(),
+        ErrorKind::NotFound
+            | ErrorKind::InvalidInput
+            | ErrorKind::PermissionDenied
+            | ErrorKind::Unauthenticated
+    );
+    refused && error.message().starts_with(failure::MUTE) && !error.message().contains('(')
 }
 
 /// A checksum of the whole object, where the reply has one; those of single parts (`value-N`) do not count.

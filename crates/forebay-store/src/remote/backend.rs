@@ -12,10 +12,10 @@ use forebay_core::{Clock, Error, ErrorKind, Location, Result, Scheme, env};
 use http::{HeaderMap, HeaderValue};
 use object_store::aws::{AmazonS3, AmazonS3Builder, Checksum, S3ConditionalPut};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::multipart::MultipartStore;
-use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use object_store::{ClientOptions, ObjectStore, RetryConfig, StaticCredentialProvider};
 
 use super::config::RemoteConfig;
 use super::credentials::Chain;
@@ -127,7 +127,15 @@ impl Backend {
             };
             builder = builder.with_config(GoogleConfigKey::BaseUrl, url);
         }
-        builder = builder.with_skip_signature(config.unsigned || emulator.is_some());
+        if config.unsigned || emulator.is_some() {
+            // Not signing is not enough: writes would still ask the metadata service for a token.
+            let nobody = GcpCredential {
+                bearer: String::new(),
+            };
+            builder = builder
+                .with_skip_signature(true)
+                .with_credentials(Arc::new(StaticCredentialProvider::new(nobody)));
+        }
         let store = Arc::new(builder.build().map_err(unbuilt)?);
         let host = emulator.unwrap_or_else(|| "gs".to_owned());
         Ok(Self {

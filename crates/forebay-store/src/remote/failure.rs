@@ -14,6 +14,9 @@ use http::{HeaderMap, StatusCode};
 /// Longest message of a server that is repeated: enough for a sentence or two.
 const MESSAGE_CHARS_MAX: usize = 300;
 
+/// How a message begins when the status is all there is.
+pub(crate) const MUTE: &str = "server replied";
+
 /// Longest error code that is repeated.
 const CODE_CHARS_MAX: usize = 64;
 
@@ -71,7 +74,7 @@ impl Failure {
             .collect::<Vec<_>>()
             .join(": ");
         if failure.message.is_empty() {
-            failure.message = format!("server replied {}", status.as_u16());
+            failure.message = format!("{MUTE} {}", status.as_u16());
         }
         if !said.is_empty() {
             failure.message = format!("{} ({said})", failure.message);

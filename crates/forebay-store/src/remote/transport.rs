@@ -217,8 +217,10 @@ impl HttpService for Service {
             }
             Alter::Webdav => {
                 pass = |method, status| {
-                    matches!(method.as_str(), "PUT" | "MKCOL" | "PROPFIND")
-                        && matches!(status.as_u16(), 404 | 405 | 409)
+                    matches!(
+                        (method.as_str(), status.as_u16()),
+                        ("PUT", 404 | 409) | ("MKCOL", 409) | ("PROPFIND", 404)
+                    )
                 };
             }
         }

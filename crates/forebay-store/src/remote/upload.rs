@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use forebay_core::{
-    Crc64Nvme, DataPath, Error, ErrorKind, Key, Ledger, Limits, Location, Result, Retry, crc64nvme,
-};
+use forebay_core::{Crc64Nvme, DataPath, Error, ErrorKind, Key, Ledger, Limits, Location, Result, crc64nvme};
 use forebay_io::Buf;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;

@@ -10,13 +10,13 @@ use super::wire::{self, Message};
 
 /// The running server; it stops when the test's runtime does.
 #[derive(Clone)]
-pub struct Fake {
+pub(crate) struct Fake {
     address: SocketAddr,
     log: Arc<Mutex<Vec<Message>>>,
 }
 
 impl Fake {
-    pub async fn start(answer: impl Fn(&Message) -> Message + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(answer: impl Fn(&Message) -> Message + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let fake = Self {
             address: listener.local_addr().unwrap(),
@@ -50,11 +50,11 @@ impl Fake {
         fake
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    pub fn log(&self) -> Vec<Message> {
+    pub(crate) fn log(&self) -> Vec<Message> {
         self.log.lock().unwrap().clone()
     }
 }

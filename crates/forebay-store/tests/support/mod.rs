@@ -7,10 +7,10 @@
 
 #![expect(dead_code, reason = "each test binary uses its own part of this module")]
 
-pub mod fake;
-pub mod origin;
-pub mod proxy;
-pub mod wire;
+pub(crate) mod fake;
+pub(crate) mod origin;
+pub(crate) mod proxy;
+pub(crate) mod wire;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use forebay_store::remote::{Environment, RemoteConfig, open_with};
 use forebay_store::{Body, Context, PutOptions, ReadOptions, Store};
 
 /// Bounds that make a failing test fail soon: short pauses and a short stall.
-pub fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     Limits {
         buffer_bytes_max: 64 << 20,
         tries_max: 4,
@@ -35,11 +35,11 @@ pub fn limits() -> Limits {
 }
 
 /// A context that keeps nothing between tests.
-pub fn context() -> Context {
+pub(crate) fn context() -> Context {
     context_with(limits())
 }
 
-pub fn context_with(limits: Limits) -> Context {
+pub(crate) fn context_with(limits: Limits) -> Context {
     let config = DiskConfig {
         limits,
         engine: EngineChoice::Psync,
@@ -48,16 +48,16 @@ pub fn context_with(limits: Limits) -> Context {
     Context::open(config).unwrap().with_state_dir(None)
 }
 
-pub fn location(url: &str) -> Location {
+pub(crate) fn location(url: &str) -> Location {
     Location::parse(url, Path::new("/")).unwrap()
 }
 
-pub fn key(name: &str) -> Key {
+pub(crate) fn key(name: &str) -> Key {
     Key::parse(name).unwrap()
 }
 
 /// Open a store in a world that has exactly these variables.
-pub async fn open(
+pub(crate) async fn open(
     url: &str,
     vars: &[(&str, &str)],
     context: &Context,
@@ -70,18 +70,18 @@ pub async fn open(
 
 /// An S3 server and how to get in.
 #[derive(Debug, Clone)]
-pub struct Server {
-    pub kind: String,
-    pub endpoint: String,
-    pub bucket: String,
-    pub access_key: String,
-    pub secret_key: String,
-    pub region: String,
+pub(crate) struct Server {
+    pub(crate) kind: String,
+    pub(crate) endpoint: String,
+    pub(crate) bucket: String,
+    pub(crate) access_key: String,
+    pub(crate) secret_key: String,
+    pub(crate) region: String,
 }
 
 impl Server {
     /// The server that the variables name; `None`, with a word, when they name none.
-    pub fn from_env() -> Option<Self> {
+    pub(crate) fn from_env() -> Option<Self> {
         let Some(endpoint) = env::TEST_S3_ENDPOINT.get() else {
             assert!(
                 !env::TEST_REQUIRE_SERVERS.is_on(),
@@ -106,7 +106,7 @@ impl Server {
     }
 
     /// The origin, which takes any credentials.
-    pub fn of_origin(origin: &origin::Origin) -> Self {
+    pub(crate) fn of_origin(origin: &origin::Origin) -> Self {
         Self {
             kind: "origin".to_owned(),
             endpoint: origin.url(),
@@ -118,18 +118,18 @@ impl Server {
     }
 
     /// The same server by another way, such as a proxy.
-    pub fn through(&self, endpoint: &str) -> Self {
+    pub(crate) fn through(&self, endpoint: &str) -> Self {
         Self {
             endpoint: endpoint.to_owned(),
             ..self.clone()
         }
     }
 
-    pub fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         self.endpoint.trim_start_matches("http://").to_owned()
     }
 
-    pub fn vars(&self) -> Vec<(&str, &str)> {
+    pub(crate) fn vars(&self) -> Vec<(&str, &str)> {
         vec![
             ("FOREBAY_S3_ENDPOINT", &self.endpoint),
             ("FOREBAY_S3_REGION", &self.region),
@@ -139,7 +139,7 @@ impl Server {
     }
 
     /// A store below a prefix of its own in the bucket.
-    pub async fn store(&self, prefix: &str, context: &Context) -> Arc<dyn Store> {
+    pub(crate) async fn store(&self, prefix: &str, context: &Context) -> Arc<dyn Store> {
         let unique = forebay_core::Seed::fresh().0;
         let url = format!("s3://{}/{prefix}-{unique:016x}", self.bucket);
         open(&url, &self.vars(), context).await.unwrap()
@@ -147,13 +147,13 @@ impl Server {
 }
 
 /// Bytes that are different everywhere.
-pub fn pattern(len: usize, salt: u64) -> Vec<u8> {
+pub(crate) fn pattern(len: usize, salt: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     forebay_core::Seed(salt).rng().fill(&mut bytes);
     bytes
 }
 
-pub async fn put(
+pub(crate) async fn put(
     store: &dyn Store,
     name: &str,
     bytes: &[u8],
@@ -162,7 +162,7 @@ pub async fn put(
     store.put(&key(name), body, &PutOptions::default()).await
 }
 
-pub async fn read(
+pub(crate) async fn read(
     store: &dyn Store,
     name: &str,
     range: std::ops::Range<u64>,

@@ -19,7 +19,7 @@ use super::wire::{self, Message};
 
 /// A way in which real servers fall short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Quirk {
+pub(crate) enum Quirk {
     /// Conditional puts replace all the same.
     IgnoreIfNoneMatch,
     /// Conditional puts look first and write later.
@@ -63,17 +63,17 @@ struct State {
 
 /// The running server; it stops when the test's runtime does.
 #[derive(Debug, Clone)]
-pub struct Origin {
+pub(crate) struct Origin {
     address: SocketAddr,
     quirks: Arc<BTreeSet<Quirk>>,
     state: Arc<Mutex<State>>,
 }
 
 /// The only bucket.
-pub const BUCKET: &str = "/bucket";
+pub(crate) const BUCKET: &str = "/bucket";
 
 impl Origin {
-    pub async fn start(quirks: &[Quirk]) -> Self {
+    pub(crate) async fn start(quirks: &[Quirk]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = Self {
             address: listener.local_addr().unwrap(),
@@ -92,29 +92,29 @@ impl Origin {
         origin
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// What it was asked so far.
-    pub fn log(&self) -> Vec<Message> {
+    pub(crate) fn log(&self) -> Vec<Message> {
         self.state().log.clone()
     }
 
-    pub fn object(&self, name: &str) -> Option<Vec<u8>> {
+    pub(crate) fn object(&self, name: &str) -> Option<Vec<u8>> {
         self.state().objects.get(name).map(|object| object.bytes.to_vec())
     }
 
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.state().objects.keys().cloned().collect()
     }
 
-    pub fn uploads(&self) -> usize {
+    pub(crate) fn uploads(&self) -> usize {
         self.state().uploads.len()
     }
 
     /// Put an object there without asking anyone.
-    pub fn insert(&self, name: &str, bytes: &[u8]) {
+    pub(crate) fn insert(&self, name: &str, bytes: &[u8]) {
         let object = self.object_of(bytes.to_vec(), Vec::new());
         self.state().objects.insert(name.to_owned(), object);
     }
@@ -376,7 +376,7 @@ impl Origin {
 }
 
 /// An S3 error document.
-pub fn error(status: u16, code: &str) -> Message {
+pub(crate) fn error(status: u16, code: &str) -> Message {
     Message::reply(
         status,
         format!(
@@ -387,7 +387,7 @@ pub fn error(status: u16, code: &str) -> Message {
 }
 
 /// `x-amz-checksum-crc64nvme` of these bytes.
-pub fn sum(bytes: &[u8]) -> String {
+pub(crate) fn sum(bytes: &[u8]) -> String {
     let mut word = crc64nvme(bytes).to_le_bytes();
     word.reverse();
     BASE64_STANDARD.encode(word)

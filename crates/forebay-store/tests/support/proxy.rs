@@ -15,7 +15,7 @@ use super::wire::{self, Message};
 
 /// What goes wrong with a request.
 #[derive(Debug, Clone)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// The server is not asked; this is the answer.
     Reply(Message),
     /// The connection is reset before an answer.
@@ -38,7 +38,7 @@ pub enum Fault {
 
 /// Which of the requests that a rule concerns.
 #[derive(Debug)]
-pub enum Which {
+pub(crate) enum Which {
     All,
     /// Only the Nth, counted from 1.
     Nth(u64),
@@ -49,16 +49,16 @@ pub enum Which {
 }
 
 /// Which requests, and what goes wrong with them.
-pub struct Rule {
-    pub concerns: fn(&Message) -> bool,
-    pub which: Which,
-    pub fault: Fault,
-    pub seen: u64,
-    pub done: u64,
+pub(crate) struct Rule {
+    pub(crate) concerns: fn(&Message) -> bool,
+    pub(crate) which: Which,
+    pub(crate) fault: Fault,
+    pub(crate) seen: u64,
+    pub(crate) done: u64,
 }
 
 impl Rule {
-    pub fn new(concerns: fn(&Message) -> bool, which: Which, fault: Fault) -> Self {
+    pub(crate) fn new(concerns: fn(&Message) -> bool, which: Which, fault: Fault) -> Self {
         Self {
             concerns,
             which,
@@ -86,7 +86,7 @@ impl Rule {
 
 /// The running proxy; it stops when the test's runtime does.
 #[derive(Clone)]
-pub struct Proxy {
+pub(crate) struct Proxy {
     address: SocketAddr,
     upstream: String,
     rules: Arc<Mutex<Vec<Rule>>>,
@@ -95,7 +95,7 @@ pub struct Proxy {
 
 impl Proxy {
     /// Stand before the server at `upstream` (`host:port`).
-    pub async fn start(upstream: String, rules: Vec<Rule>) -> Self {
+    pub(crate) async fn start(upstream: String, rules: Vec<Rule>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = Self {
             address: listener.local_addr().unwrap(),
@@ -115,22 +115,22 @@ impl Proxy {
         proxy
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// How many faults were injected.
-    pub fn faults(&self) -> u64 {
+    pub(crate) fn faults(&self) -> u64 {
         self.rules.lock().unwrap().iter().map(|rule| rule.done).sum()
     }
 
     /// How many requests came, faulty or not.
-    pub fn requests(&self) -> u64 {
+    pub(crate) fn requests(&self) -> u64 {
         self.log.lock().unwrap().len() as u64
     }
 
     /// The heads of the requests that came.
-    pub fn log(&self) -> Vec<Message> {
+    pub(crate) fn log(&self) -> Vec<Message> {
         self.log.lock().unwrap().clone()
     }
 

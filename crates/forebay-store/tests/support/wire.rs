@@ -6,15 +6,15 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
 /// A request or a reply.
 #[derive(Debug, Clone, Default)]
-pub struct Message {
+pub(crate) struct Message {
     /// The request line or the status line.
-    pub start: String,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
+    pub(crate) start: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Message {
-    pub fn reply(status: u16, body: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn reply(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Self {
             start: format!("HTTP/1.1 {status} Test"),
             headers: Vec::new(),
@@ -22,12 +22,12 @@ impl Message {
         }
     }
 
-    pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+    pub(crate) fn with(mut self, name: &str, value: impl Into<String>) -> Self {
         self.headers.push((name.to_owned(), value.into()));
         self
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let found = self
             .headers
             .iter()
@@ -35,26 +35,26 @@ impl Message {
         found.map(|(_, value)| value.as_str())
     }
 
-    pub fn set(&mut self, name: &str, value: impl Into<String>) {
+    pub(crate) fn set(&mut self, name: &str, value: impl Into<String>) {
         self.headers.retain(|(have, _)| !have.eq_ignore_ascii_case(name));
         self.headers.push((name.to_owned(), value.into()));
     }
 
-    pub fn method(&self) -> &str {
+    pub(crate) fn method(&self) -> &str {
         self.start.split(' ').next().unwrap_or("")
     }
 
     /// Path and query as they came.
-    pub fn target(&self) -> &str {
+    pub(crate) fn target(&self) -> &str {
         self.start.split(' ').nth(1).unwrap_or("")
     }
 
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.target().split('?').next().unwrap_or("")
     }
 
     /// The value of a query parameter, not decoded; empty when it has none.
-    pub fn query(&self, name: &str) -> Option<&str> {
+    pub(crate) fn query(&self, name: &str) -> Option<&str> {
         let query = self.target().split_once('?')?.1;
         query.split('&').find_map(|pair| {
             let (have, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -62,7 +62,7 @@ impl Message {
         })
     }
 
-    pub fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         self.start
             .split(' ')
             .nth(1)
@@ -71,7 +71,7 @@ impl Message {
     }
 
     /// The head as it goes over the wire, with the headers as they are.
-    pub fn head(&self) -> Vec<u8> {
+    pub(crate) fn head(&self) -> Vec<u8> {
         let mut head = format!("{}\r\n", self.start);
         for (name, value) in &self.headers {
             head.push_str(&format!("{name}: {value}\r\n"));
@@ -81,7 +81,7 @@ impl Message {
     }
 
     /// Everything, with the length of the body in its header unless one is there.
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut message = self.clone();
         if message.header("content-length").is_none() {
             message.set("content-length", message.body.len().to_string());
@@ -93,7 +93,7 @@ impl Message {
 }
 
 /// Read a message; `None` when the other side closed before one began. A reply to HEAD has no body whatever its length says.
-pub async fn read<R: AsyncRead + Unpin>(
+pub(crate) async fn read<R: AsyncRead + Unpin>(
     from: &mut BufReader<R>,
     has_body: bool,
 ) -> io::Result<Option<Message>> {
