@@ -117,7 +117,7 @@ pub(crate) struct LsArgs {
     /// List everything below, not only the next level
     #[arg(short, long)]
     pub(crate) recursive: bool,
-    /// With size, time of change and version
+    /// With size and time of change
     #[arg(short, long)]
     pub(crate) long: bool,
     /// Object, prefix or store

@@ -27,7 +27,7 @@ mod verify;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use forebay_core::{Error, ErrorKind, Key, PathPolicy, Result};
+use forebay_core::{Error, ErrorKind, Key, Location, PathPolicy, Result};
 use forebay_io::Class;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::Semaphore;
@@ -418,6 +418,11 @@ impl Run {
         }
         Ok(self.report)
     }
+}
+
+/// True when a copy of everything at `source` to `destination` was begun and interrupted, so that the same copy goes on with it.
+pub async fn is_tree_unfinished(source: &Location, destination: &Location, context: &Context) -> bool {
+    journal::is_unfinished(context, source, destination).await
 }
 
 /// The error of work that was stopped by the caller.

@@ -71,8 +71,8 @@ struct Output {
 struct Job {
     read: Totals,
     write: Totals,
-    /// Milliseconds.
-    job_runtime: u64,
+    #[serde(rename = "job_runtime")]
+    runtime_ms: u64,
     /// Percent of the job's run time.
     usr_cpu: f64,
     sys_cpu: f64,
@@ -97,7 +97,7 @@ fn parse(json: &[u8], direction: Direction) -> Result<Sample> {
         Direction::Read => &job.read,
         Direction::Write => &job.write,
     };
-    let time = Duration::from_millis(job.job_runtime);
+    let time = Duration::from_millis(job.runtime_ms);
     Ok(Sample {
         bytes: totals.io_bytes,
         time,

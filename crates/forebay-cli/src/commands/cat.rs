@@ -63,22 +63,25 @@ fn read_ahead(
     let limits = context.limits();
     let step = limits.part_bytes.min(context.pool().lease_bytes_max() as u64);
     let ahead = RANGES_AHEAD_MAX.min(limits.store_requests_max.max(1) as usize);
-    let (context, version) = (context.clone(), meta.version.clone());
+    let (pool, version) = (context.pool().clone(), meta.version.clone());
     futures::stream::iter(span.pieces(step))
-        .map(move |piece| {
-            let (store, key, context, version) =
-                (Arc::clone(&store), key.clone(), context.clone(), version.clone());
-            let read = async move {
-                let buf = context.pool().lease(piece.len() as usize).await??;
+        // Leased in order: were a later range to hold the last memory, the one that must be written first would wait for ever.
+        .then(move |piece| {
+            let lease = pool.lease(piece.len() as usize);
+            async move { Ok::<_, Error>((piece, lease.await??)) }
+        })
+        .map(move |leased| {
+            let (store, key, version) = (Arc::clone(&store), key.clone(), version.clone());
+            // As a task, so that reading goes on while stdout blocks; aborted with the stream.
+            let task = AbortOnDrop(tokio::spawn(async move {
+                let (piece, buf) = leased?;
                 let options = ReadOptions {
                     version,
                     ..ReadOptions::default()
                 };
                 let done = store.read_into(&key, piece, buf, &options).await?;
                 Ok(done.buf.freeze().slice(..piece.len() as usize))
-            };
-            // As a task, so that reading goes on while stdout blocks; aborted with the stream.
-            let task = AbortOnDrop(tokio::spawn(read));
+            }));
             async move { task.wait().await }
         })
         .buffered(ahead)

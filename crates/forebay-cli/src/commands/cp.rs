@@ -4,6 +4,7 @@
 //! anything else is the new name. Sources in the same directory are copied side by side as one batch.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,9 +26,12 @@ const LOOKS_MAX: usize = 32;
 
 /// Things of the same kind from the same place, copied together.
 enum Batch {
-    Objects(Arc<dyn Store>, Vec<(ObjectMeta, Key)>),
+    Objects(Arc<dyn Store>, Pairs),
     Tree(Arc<dyn Store>, Key),
 }
+
+/// Objects with their new names.
+type Pairs = Vec<(ObjectMeta, Key)>;
 
 /// What is to be done, and what could not be found.
 struct Plan {
@@ -84,7 +88,7 @@ async fn plan(args: &CpArgs, context: &Context) -> Result<Plan> {
         .collect()
         .await;
     let mut missing = Vec::new();
-    let mut objects: BTreeMap<Location, (Arc<dyn Store>, Vec<(ObjectMeta, Key)>)> = BTreeMap::new();
+    let mut objects: BTreeMap<Location, (Arc<dyn Store>, Pairs)> = BTreeMap::new();
     let mut trees = Vec::new();
     for (source, found) in sources.iter().zip(found) {
         match found {
@@ -108,7 +112,9 @@ async fn plan(args: &CpArgs, context: &Context) -> Result<Plan> {
     let destination = open(&store, context).await?;
     let batches = objects.into_values().map(|(store, mut pairs)| {
         if let Some(name) = &rename {
-            pairs.iter_mut().for_each(|pair| pair.1 = name.clone());
+            for pair in &mut pairs {
+                pair.1 = name.clone();
+            }
         }
         Batch::Objects(store, pairs)
     });
@@ -269,10 +275,14 @@ fn say(report: &CopyReport, time: Duration, app: &App) {
         Rate::of(moved, time)
     );
     if report.bytes_resumed > 0 {
-        line += &format!(", {} of them by an earlier run", ByteSize(report.bytes_resumed));
+        let _ = write!(
+            line,
+            ", {} of them by an earlier run",
+            ByteSize(report.bytes_resumed)
+        );
     }
     if report.objects_skipped > 0 {
-        line += &format!("; {} were there already", objects(report.objects_skipped));
+        let _ = write!(line, "; {} were there already", objects(report.objects_skipped));
     }
     printer.say(line);
     let unchecked = report.objects_copied - report.checked_by_store - report.checked_by_read_back;

@@ -158,3 +158,56 @@ fn a_killed_tree_is_finished_by_the_same_command() {
         );
     }
 }
+
+#[test]
+fn a_second_ctrl_c_ends_at_once() {
+    let sandbox = with_large_file();
+    let child = copy_under_way(&sandbox);
+    signal(&child, Signal::INT);
+    signal(&child, Signal::INT);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(!sandbox.path("to/copy").exists());
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let sandbox = with_large_file();
+    for index in 0..3000 {
+        let name = format!("d/a-rather-long-name-so-that-the-pipe-is-full-before-the-end-{index}");
+        sandbox.file(&name, 0);
+    }
+    for args in [&["ls", "d"][..], &["ls", "--json", "d"], &["cat", "large"]] {
+        let mut child = sandbox
+            .command(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut first = [0; 10];
+        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(
+            (output.status.code(), output.stderr.len()),
+            (Some(0), 0),
+            "{args:?}: {output:?}"
+        );
+    }
+}
+
+#[test]
+fn an_interrupted_demo_leaves_nothing() {
+    let sandbox = Sandbox::new();
+    let child = sandbox
+        .command(["demo", "--size", "2GiB"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while sandbox.names(".").is_empty() {
+        std::thread::yield_now();
+    }
+    signal(&child, Signal::INT);
+    let output = child.wait_with_output().unwrap();
+    sandbox.ran(&output).exits(130);
+    assert_eq!(sandbox.names("."), [""; 0]);
+}

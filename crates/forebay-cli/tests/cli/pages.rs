@@ -41,7 +41,16 @@ fn completions_and_the_manual_are_made() {
     }
     let manual = sandbox.run(["man"]).exits(0).out;
     assert!(
-        manual.contains(".TH forebay") && manual.contains("Settings"),
+        manual.contains(".TH forebay 1") && manual.contains(".SH SETTINGS"),
         "{manual}"
     );
+    let manual = sandbox.run(["man", "bench", "disk"]).exits(0).out;
+    assert!(
+        manual.contains(".TH forebay-bench-disk 1") && manual.contains("runs"),
+        "{manual}"
+    );
+    sandbox
+        .run(["man", "nonsense"])
+        .exits(2)
+        .says(&["no command 'nonsense'"]);
 }

@@ -15,13 +15,14 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 
-use forebay_core::{Location, Span, crc64nvme};
-use forebay_io::{Direct, OpenHow, Purpose, RangeLock};
+use forebay_core::{Location, PathPolicy, Result, Span, crc64nvme};
+use forebay_io::{Direct, NameOp, OpenHow, Purpose, RangeLock};
 
 pub(super) use object::ObjectJournal;
-pub(super) use tree::{Known, TreeJournal};
+pub(super) use tree::{Known, TreeJournal, is_unfinished};
 
 use super::Shared;
+use crate::context::Context;
 
 /// Version of both files; others are ignored.
 const FORMAT: u32 = 1;
@@ -45,9 +46,8 @@ impl Slot {
         if !shared.options.resume {
             return None;
         }
-        let dir = shared.context.state_dir()?.join("transfers");
-        let hash = crc64nvme(format!("{from}\n{to}\n{ending}").as_bytes());
-        let claimed = claim(shared, &dir, hash, ending).await;
+        let path = path(&shared.context, from, to, ending)?;
+        let claimed = claim(shared, path, hash(from, to, ending)).await;
         claimed.unwrap_or_else(|error| {
             tracing::warn!(%error, "this copy cannot be resumed if it is interrupted");
             None
@@ -71,25 +71,30 @@ impl Slot {
     }
 }
 
-async fn claim(shared: &Shared, dir: &Path, hash: u64, ending: &str) -> forebay_core::Result<Option<Slot>> {
+async fn claim(shared: &Shared, path: PathBuf, hash: u64) -> Result<Option<Slot>> {
     let disk = shared.context.disk();
-    disk.name(forebay_io::NameOp::CreateDirs { path: dir.to_owned() })
-        .await?;
+    let dir = path.parent().unwrap_or(Path::new("/")).to_owned();
+    let lock = dir.join("lock");
+    disk.name(NameOp::CreateDirs { path: dir }).await?;
     let how = OpenHow {
         purpose: Purpose::Update,
         direct: Direct::Never,
         size_hint: None,
     };
-    let file = disk
-        .open_file(dir.join("lock"), how, forebay_core::PathPolicy::Fastest)
-        .await?;
+    let file = disk.open_file(lock, how, PathPolicy::Fastest).await?;
     // A byte per journal; offsets of locks are signed.
-    let byte = Span::at(hash >> 2, 1)?;
-    let lock = RangeLock::try_exclusive(&file, byte)?;
-    Ok(lock.map(|lock| Slot {
-        path: dir.join(format!("{hash:016x}.{ending}")),
-        _lock: lock,
-    }))
+    let lock = RangeLock::try_exclusive(&file, Span::at(hash >> 2, 1)?)?;
+    Ok(lock.map(|lock| Slot { path, _lock: lock }))
+}
+
+fn hash(from: &Location, to: &Location, ending: &str) -> u64 {
+    crc64nvme(format!("{from}\n{to}\n{ending}").as_bytes())
+}
+
+/// Where the journal of a copy between these places is, if there is a place for state.
+fn path(context: &Context, from: &Location, to: &Location, ending: &str) -> Option<PathBuf> {
+    let name = format!("{:016x}.{ending}", hash(from, to, ending));
+    Some(context.state_dir()?.join("transfers").join(name))
 }
 
 /// Run a few calls to the file system on a thread that may block.

@@ -1,21 +1,25 @@
 //! The journal of a tree: which objects are done.
 
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::{BufRead, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_core::{Clock, Key};
+use forebay_core::{Clock, Key, Location};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
 use super::{FORMAT, Slot, WRITE_PERIOD, on_blocking};
+use crate::context::Context;
 use crate::copy::Shared;
 use crate::copy::report::ObjectCopied;
 use crate::store::ObjectMeta;
 
 /// Objects a journal remembers: some 50 MB in memory when it is read. Those beyond are copied again after an interruption.
 const OBJECTS_MAX: usize = 250_000;
+
+/// Longest first line: two places, each some thousand bytes at most.
+const HEADER_BYTES_MAX: u64 = 64 << 10;
 
 /// First line of the file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,7 +93,7 @@ impl TreeJournal {
             None => None,
         };
         let known = text.and_then(|text| parse(&text, &header));
-        Self {
+        let mut journal = Self {
             slot,
             header,
             from: from.clone(),
@@ -100,7 +104,14 @@ impl TreeJournal {
             clock: Arc::clone(shared.context.clock()),
             flushed: shared.context.clock().now(),
             writing: None,
+        };
+        // From the beginning, so that whoever asks meanwhile or after a crash knows that this tree is under way.
+        if !journal.is_begun
+            && let Some(write) = journal.take_write()
+        {
+            on_blocking(write).await;
         }
+        journal
     }
 
     /// What an earlier copy has finished.
@@ -175,6 +186,25 @@ impl TreeJournal {
             on_blocking(write).await;
         }
     }
+}
+
+/// True when a copy of that tree to that place was begun and not finished.
+pub(crate) async fn is_unfinished(context: &Context, source: &Location, destination: &Location) -> bool {
+    let Some(path) = super::path(context, source, destination, "tree") else {
+        return false;
+    };
+    let (source, destination) = (source.to_string(), destination.to_string());
+    let found = on_blocking(move || {
+        let mut line = String::new();
+        let file = std::fs::File::open(path).ok()?;
+        std::io::BufReader::new(file.take(HEADER_BYTES_MAX))
+            .read_line(&mut line)
+            .ok()?;
+        serde_json::from_str::<Header>(&line).ok()
+    });
+    found.await.flatten().is_some_and(|header| {
+        header.format == FORMAT && header.source == source && header.destination == destination
+    })
 }
 
 /// One call, so that a batch is in the file as a whole or cut at its end.
