@@ -7,6 +7,7 @@ JSON file. Servers listen on loopback only; data lies on tmpfs unless the disk i
 import argparse
 import importlib
 import json
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +21,8 @@ TMPFS = Path("/dev/shm")
 
 def main():
     options = arguments()
+    # Ended from outside, it still stops its servers and removes its data.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.suite == "setup":
         tools.ensure_venv()
         tools.ensure_programs()

@@ -1,8 +1,11 @@
-"""Forebay from Python: whole objects by `Store.read`, as many threads as keep 16 ranges in flight; `Store.write` from memory."""
+"""Forebay from Python: whole objects by `Store.read`, a few at a time; `Store.write` from memory."""
 
 import forebay
 
 from .parallel import mapped, summed
+
+
+OBJECTS_AHEAD = 2
 
 
 def store(job):
@@ -12,8 +15,8 @@ def store(job):
 
 def get(job):
     place = store(job)
-    objects_at_once = max(1, job.in_flight // -(-job.object_bytes // job.range_bytes))
-    job.in_flight = objects_at_once
+    # The store holds the bound on requests, so objects may overlap: while one ends, the next is under way.
+    job.in_flight = OBJECTS_AHEAD * max(1, job.in_flight // -(-job.object_bytes // job.range_bytes))
     return summed(job, lambda key: place.read(key).nbytes, [(key,) for key in job.keys])
 
 

@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROUND_SECONDS_MAX = 600
+ROUND_SECONDS_MAX = 300
 """A round that takes longer is a hang; every round here moves at most a few GiB."""
 
 

@@ -57,7 +57,8 @@ impl Contender for Slow {
                 // Each read is a task of its own: it goes on while the consumer sleeps.
                 tokio::spawn(async move { store.read(&key, span, &ReadOptions::default(), &context).await })
             });
-            let mut reads = futures::stream::iter(reads).buffered(self.in_flight);
+            // In the order in which they finish: an ordered consumer could wait for a read that waits for memory the others hold.
+            let mut reads = futures::stream::iter(reads).buffer_unordered(self.in_flight);
             let mut moved = 0;
             while let Some(done) = reads.next().await {
                 let (buf, _) = done??;

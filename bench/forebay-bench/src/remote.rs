@@ -28,10 +28,13 @@ pub(crate) async fn open(job: &Job) -> Result<(Arc<dyn Store>, Context)> {
     Ok((forebay_store::open(&location, &context).await?, context))
 }
 
+/// How many times the objects that fill the bound are asked for at once.
+const OBJECTS_AHEAD: u64 = 2;
+
 /// How objects are asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Whole objects by `read_parallel`, as many at a time as keep the job's number of ranges in flight.
+    /// Whole objects by `read_parallel`, several at a time; the store bounds the ranges in flight.
     Objects,
     /// Range by range, as the peers do.
     Ranges,
@@ -61,11 +64,13 @@ impl Get {
     pub(crate) async fn new(job: Job, way: Way) -> Result<Self> {
         let (store, context) = open(&job).await?;
         let (object_bytes, range_bytes) = (job.number("object_bytes")?, job.number("range_bytes")?);
+        let in_flight = job.number("in_flight")?;
         let (piece_bytes, tasks) = match way {
-            Way::Ranges => (range_bytes, job.number("in_flight")?),
+            Way::Ranges => (range_bytes, in_flight),
+            // The store holds the bound on requests, so objects may overlap: while one ends, the next is under way.
             Way::Objects => (
                 object_bytes,
-                job.number("in_flight")? / object_bytes.div_ceil(range_bytes),
+                OBJECTS_AHEAD * in_flight / object_bytes.div_ceil(range_bytes),
             ),
         };
         let mut pieces = Vec::new();
