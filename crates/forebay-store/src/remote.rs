@@ -4,18 +4,19 @@
 //!
 //! - [`config`]: endpoint, region and addressing, resolved in one place; [`environment`] and [`profile`] are what it reads;
 //! - [`credentials`]: the whole ordinary chain of AWS;
-//! - [`transport`]: one shared HTTP client that judges replies; [`failure`]: what they mean in our words;
+//! - [`transport`]: one shared HTTP client that judges replies, with [`direct`] for bodies that go past its buffers; [`failure`]: what they mean in our words;
 //! - [`read`], [`write`], [`upload`], [`list`]: the operations; [`backend`]: the clients they use;
 //! - what the store can be relied on for comes from [`probe`](crate::probe), and conditional writes refuse to work without it.
 //!
 //! ```text
-//! read:  caller's buffer <--one copy-- chunks <- object_store <- transport <- socket
+//! read:  caller's buffer <--no copy of ours-- socket; the request comes from object_store, the reply is judged by the transport
 //! write: caller's pieces --no copy--> object_store (checksum, signature) -> transport -> socket
 //! ```
 
 mod backend;
 pub(crate) mod config;
 mod credentials;
+mod direct;
 mod environment;
 mod failure;
 mod list;
@@ -104,7 +105,7 @@ impl RemoteStore {
     pub(crate) fn path(&self, op: &'static str, key: &Key) -> Result<Path> {
         let full = self.0.location.key().join(key);
         let refuse = |what: &str| Err(Error::new(ErrorKind::InvalidInput, op, what));
-        if full.is_root() {
+        if key.is_root() {
             return refuse("an object is needed, but this names a whole store");
         }
         if full.as_str().len() > KEY_BYTES_MAX {

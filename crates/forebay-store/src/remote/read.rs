@@ -1,27 +1,26 @@
 //! Reading a range of a remote object into the caller's buffer.
 //!
-//! The body is taken chunk by chunk as it arrives and copied once, to where the caller wants it. A body that breaks off is continued by another
+//! The buffer travels with the request (as a [`Sink`]) and is filled straight from the socket. A body that breaks off is continued by another
 //! range request into the same buffer, pinned to the version the first one had, for as long as each try brings bytes; a request that brings
 //! none is the retry wrapper's business. The transport has checked that a reply is the range that was asked for and guards against stalls, so what
 //! is left here is to fill exactly the span and to hold on to one version.
 
-use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Result, Span, metric};
+use std::time::Duration;
+
+use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Result, Retry, Span, metric};
 use forebay_io::AlignedBuf;
-use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange};
 
 use super::RemoteStore;
+use super::direct::{Sink, Target};
 use super::failure::{Failure, explain};
 use crate::store::{ReadDone, ReadOptions};
 
-/// Where a read stands.
-struct Progress {
-    /// Filled from the front.
-    filled: usize,
-    /// What all tries must agree on.
-    version: Option<String>,
-    requests: u64,
+/// A request that failed, and the pause the server asks for.
+struct Broken {
+    error: Error,
+    pause: Option<Duration>,
 }
 
 impl RemoteStore {
@@ -29,7 +28,7 @@ impl RemoteStore {
         &self,
         key: &Key,
         span: Span,
-        mut buf: AlignedBuf,
+        buf: AlignedBuf,
         options: &ReadOptions,
     ) -> Result<ReadDone> {
         options
@@ -45,80 +44,68 @@ impl RemoteStore {
             return Ok(ReadDone { buf, ledger });
         }
         let path = self.path("read", key)?;
-        let mut progress = Progress {
-            filled: 0,
-            version: options.version.clone(),
-            requests: 0,
-        };
-        let len = span.len() as usize;
+        let sink = Sink::new(buf, span.len() as usize);
+        let mut version = options.version.clone();
+        let mut filled = 0;
+        let mut requests = 0;
         loop {
-            let filled_before = progress.filled;
-            let Err((error, pause)) = self.fill(&path, span, &mut buf[..len], &mut progress).await else {
-                break;
+            requests += 1;
+            let rest = Span::new(span.start() + filled as u64, span.end())?;
+            let result = self.fill(&path, rest, &sink, version.as_deref()).await;
+            let mut target = sink.take().ok_or_else(lost)?;
+            let broken = match result {
+                Ok(()) if target.filled == target.len => {
+                    return Ok(done(target, requests));
+                }
+                Ok(()) => Broken::new(ErrorKind::Unavailable, "reply ended early"),
+                Err(broken) => broken,
             };
-            let moved = progress.filled > filled_before;
-            let tries = progress.requests as u32;
-            if !moved || error.retry() == forebay_core::Retry::Never || tries >= self.0.limits.tries_max {
-                return Err(error);
+            let moved = target.filled > filled;
+            let hopeless = broken.error.retry() == Retry::Never || requests >= self.0.limits.tries_max;
+            if !moved || hopeless {
+                return Err(broken.error);
             }
-            metrics::counter!(metric::STORE_RETRIES_TOTAL, "scheme" => self.scheme(), "kind" => error.kind().name())
+            match (&version, target.version.take()) {
+                (None, Some(first)) => version = Some(first),
+                // Without a version nothing says that the rest belongs to the same object.
+                (None, None) => target.filled = 0,
+                _ => {}
+            }
+            filled = target.filled;
+            sink.put(target);
+            metrics::counter!(metric::STORE_RETRIES_TOTAL, "scheme" => self.scheme(), "kind" => broken.error.kind().name())
                 .increment(1);
-            // Without a version nothing says that the rest belongs to the same object.
-            if progress.version.is_none() {
-                progress.filled = 0;
-            }
-            self.0.patience.pause(tries, pause).await;
+            self.0.patience.pause(requests, broken.pause).await;
         }
-        let mut ledger = Ledger::of(DataPath::Http, span.len(), progress.requests);
-        ledger.record_copy(DataPath::Http, span.len());
-        ledger.record_retries(DataPath::Http, progress.requests - 1);
-        Ok(ReadDone { buf, ledger })
     }
 
-    /// One request for what is missing. An error comes with the pause the server asks for.
-    async fn fill(
-        &self,
-        path: &Path,
-        span: Span,
-        into: &mut [u8],
-        progress: &mut Progress,
-    ) -> Result<(), (Error, Option<std::time::Duration>)> {
-        let failed = |error: object_store::Error| {
-            let pause = Failure::find(&error).and_then(|failure| failure.pause);
-            (self.explain("read", error), pause)
-        };
-        let wanted = span.start() + progress.filled as u64..span.end();
-        let get = GetOptions {
+    /// One request for what is missing.
+    async fn fill(&self, path: &Path, rest: Span, sink: &Sink, version: Option<&str>) -> Result<(), Broken> {
+        let wanted = rest.start()..rest.end();
+        let mut get = GetOptions {
             range: Some(GetRange::Bounded(wanted.clone())),
-            if_match: progress.version.clone().filter(|version| !is_weak(version)),
+            if_match: version.filter(|version| !is_weak(version)).map(str::to_owned),
             ..GetOptions::default()
         };
-        progress.requests += 1;
+        get.extensions.insert(sink.clone());
         self.count("read");
-        let reply = self.0.backend.objects.get_opts(path, get).await.map_err(failed)?;
-        let (size, version) = (reply.meta.size, reply.meta.e_tag.clone());
-        if reply.range != wanted {
-            let message = format!("bytes up to {} were asked for, the object has {size}", span.end());
-            return Err((Error::new(ErrorKind::InvalidInput, "read", message), None));
-        }
-        match (&progress.version, version) {
-            // Some servers ignore the condition; the reply tells which version it is.
-            (Some(pinned), Some(version)) if *pinned != version => return Err((changed(), None)),
-            (None, version) => progress.version = version,
+        let reply = match self.0.backend.objects.get_opts(path, get).await {
+            Ok(reply) => reply,
+            Err(error) => {
+                let pause = Failure::find(&error).and_then(|failure| failure.pause);
+                let error = self.explain("read", error);
+                return Err(Broken { error, pause });
+            }
+        };
+        // Some servers ignore the condition; the reply tells which version it is.
+        match (version, &reply.meta.e_tag) {
+            (Some(pinned), Some(version)) if pinned != version => return Err(changed().into()),
             _ => {}
         }
-        let mut chunks = reply.into_stream();
-        while let Some(chunk) = chunks.try_next().await.map_err(failed)? {
-            let Some(room) = into.get_mut(progress.filled..progress.filled + chunk.len()) else {
-                let message = "server sent more bytes than it was asked for";
-                return Err((Error::new(ErrorKind::Corrupt, "read", message), None));
-            };
-            room.copy_from_slice(&chunk);
-            progress.filled += chunk.len();
-        }
-        if progress.filled < into.len() {
-            let message = format!("reply ended after {} of {} bytes", progress.filled, into.len());
-            return Err((Error::new(ErrorKind::Unavailable, "read", message), None));
+        if reply.range != wanted {
+            let size = reply.meta.size;
+            let message = format!("bytes up to {} were asked for, the object has {size}", rest.end());
+            return Err(Broken::new(ErrorKind::InvalidInput, message));
         }
         Ok(())
     }
@@ -145,6 +132,33 @@ impl RemoteStore {
         }
         error
     }
+}
+
+impl Broken {
+    fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error::new(kind, "read", message).into()
+    }
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Self { error, pause: None }
+    }
+}
+
+fn done(target: Target, requests: u32) -> ReadDone {
+    let mut ledger = Ledger::of(DataPath::Http, target.len as u64, requests.into());
+    if requests > 1 {
+        ledger.record_retries(DataPath::Http, u64::from(requests) - 1);
+    }
+    ReadDone {
+        buf: target.buf,
+        ledger,
+    }
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::Internal, "read", "a request kept the caller's buffer")
 }
 
 fn changed() -> Error {

@@ -1,7 +1,7 @@
 //! The wire: one HTTP/1.1 client for everything remote, with our bounds on patience and memory.
 //!
 //! `object_store` builds and signs requests; a [`Service`] sends them through the [`Transport`] that all stores of a context share.
-//! Here, and only here, replies are judged: anything but a success becomes a [`Failure`] (see `failure.rs`), a partial reply must be exactly the
+//! Reads of objects go past its buffers (see `direct.rs`). Here, and only here, replies are judged: anything but a success becomes a [`Failure`] (see `failure.rs`), a partial reply must be exactly the
 //! range that was asked for, every body carries a stall guard, and every body that is not object content is bounded.
 //!
 //! ```text
@@ -35,6 +35,7 @@ use object_store::client::{
 };
 use tokio::time::{Instant, Sleep};
 
+use super::direct::{Direct, Sink};
 use super::failure::{Failure, secrets_of};
 
 /// Largest reply that is not object content: a page of a listing has up to 1000 names of up to 1024 bytes, written as
@@ -45,13 +46,14 @@ const DOCUMENT_BYTES_MAX: u64 = 8 << 20;
 const OUTGOING_PIECE_BYTES: usize = 1 << 20;
 
 /// How long an idle connection is kept; servers and load balancers close them after a minute or so.
-const IDLE_SECONDS: u64 = 30;
+pub(super) const IDLE_SECONDS: u64 = 30;
 
 const AGENT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 
 /// The client that all stores of a context share: one pool of connections, one set of trusted certificates.
 pub(crate) struct Transport {
     client: Client<HttpsConnector<TcpConnector>, Outgoing>,
+    direct: Direct,
     stall: Duration,
     reply_bytes_max: usize,
 }
@@ -71,11 +73,15 @@ impl Transport {
             .pool_idle_timeout(Duration::from_secs(IDLE_SECONDS))
             .pool_max_idle_per_host(limits.store_requests_max as usize)
             .pool_timer(TokioTimer::new())
-            .build(connector);
+            .build(connector.clone());
+        let stall = Duration::from_millis(limits.stall_ms_max);
+        let reply_bytes_max = limits.reply_bytes_max as usize;
+        let idle_max = limits.store_requests_max as usize;
         Self {
             client,
-            stall: Duration::from_millis(limits.stall_ms_max),
-            reply_bytes_max: limits.reply_bytes_max as usize,
+            direct: Direct::new(connector, idle_max, stall, reply_bytes_max),
+            stall,
+            reply_bytes_max,
         }
     }
 
@@ -92,6 +98,11 @@ impl Transport {
             .or_insert(HeaderValue::from_static(AGENT));
         let secrets = secrets_of(&parts.headers, &parts.uri);
         let asked = parts.headers.get(RANGE).cloned();
+        if let (Some(sink), Some(asked)) = (parts.extensions.get::<Sink>(), &asked) {
+            let check = |reply: &mut http::response::Parts| check_range(asked, reply);
+            let reply = self.direct.get(&parts, sink, &secrets, check).await?;
+            return Ok(HttpResponse::from_parts(reply, Bytes::new().into()));
+        }
         let method = parts.method.clone();
         let sent = Arc::new(AtomicU64::new(0));
         let body = Outgoing {
