@@ -30,6 +30,7 @@ def rclone(job, *args):
         "RCLONE_S3_ENDPOINT": job.endpoint,
         "RCLONE_S3_FORCE_PATH_STYLE": "true",
         "RCLONE_S3_NO_CHECK_BUCKET": "true",
+        "RCLONE_S3_USE_MULTIPART_ETAG": "false",
     }
     return [Path(sys.executable).parent / "rclone", "--quiet", *args]
 

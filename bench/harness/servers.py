@@ -100,7 +100,7 @@ def sendfile(folder, served):
     """The plain server, giving out the files of `served`."""
     (port,) = free_ports(1)
     argv = [sys.executable, tools.BENCH / "sendfile_server.py", str(port), BUCKET, served]
-    server = Server("plain sendfile server", folder, port)
+    server = Server("the plain server", folder, port)
     with daemon(argv, folder / "sendfile.log", folder), daemon_ready(server):
         yield server
 

@@ -1,4 +1,4 @@
-"""Parallel ranged GET of 16 x 64 MiB objects, 8 MiB ranges, 16 in flight, from SeaweedFS and from the plain sendfile server."""
+"""Parallel ranged GET of 16 x 64 MiB objects, 8 MiB ranges, 16 in flight, from SeaweedFS and from the plain server."""
 
 from harness import servers, tools
 from harness.jobs import IN_FLIGHT, MIB, RANGE_BYTES, chosen, forebay_rust, python_client, rust_peer, write_random
@@ -60,7 +60,7 @@ def contenders(server, job, tmpfs):
         cli("rclone", "get_rclone", "start-up included; writes files on tmpfs; checks MD5"),
         python("s3fs", "with_s3fs", "asyncio; memory from malloc"),
     ]
-    if server.name.startswith("plain"):
+    if server.name == "the plain server":
         listed.insert(1, rust_peer("plain sockets", "get-raw", job, server, "16 threads, page-aligned buffers, unsigned"))
     if python_with_forebay := tools.forebay_python():
         wheel = python("Forebay, Python", "with_forebay", "page-aligned leases", python=python_with_forebay)

@@ -1,13 +1,14 @@
 //! A remote store: ranged reads into leased buffers, every byte checked, and uploads in parts.
 
 use std::future::Future;
+use std::io::Read as _;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
-use forebay_core::{Key, Location, Span, crc64nvme};
+use forebay_core::{Crc64Nvme, Key, Location, Span, crc64nvme};
 use forebay_io::{AlignedBuf, Buf, DiskConfig, Pages};
 use forebay_store::{Context, PutOptions, ReadOptions, Store, StoreExt as _};
 use futures::StreamExt as _;
@@ -152,25 +153,24 @@ pub(crate) struct Put {
 impl Put {
     pub(crate) async fn new(job: Job) -> Result<Self> {
         let (store, context) = open(&job).await?;
-        let content = std::fs::read(job.text("source")?)?;
-        let part = |bytes: &[u8]| -> Result<Buf> {
-            let mut buf = AlignedBuf::alloc(bytes.len(), Pages::Small)?;
-            buf.copy_from_slice(bytes);
-            Ok(buf.freeze())
-        };
-        let parts = content
-            .chunks(job.number("range_bytes")? as usize)
-            .map(part)
-            .collect::<Result<_>>()?;
+        let mut file = std::fs::File::open(job.text("source")?)?;
+        let bytes = file.metadata()?.len();
+        let mut crc = Crc64Nvme::default();
+        let mut parts = Vec::new();
+        for span in Span::first(bytes).pieces(job.number("range_bytes")?) {
+            let mut part = AlignedBuf::alloc(span.len() as usize, Pages::Small)?;
+            file.read_exact(&mut part)?;
+            crc.update(&part);
+            parts.push(part.freeze());
+        }
         let key = Key::parse(job.keys()?.first().context("no key")?)?;
-        let (bytes, crc64nvme) = (content.len() as u64, crc64nvme(&content));
         Ok(Self {
             store,
             context,
             key,
             parts,
             bytes,
-            crc64nvme,
+            crc64nvme: crc.value(),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! What to move, and how it is measured.
 
+use std::io::Read as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -66,9 +67,9 @@ pub(crate) fn buffers(job: &Job) -> Result<Vec<Buffer>> {
 
 /// A file on tmpfs as page-aligned memory.
 pub(crate) fn mapped(path: &str) -> Result<Bytes> {
-    let file = std::fs::read(path).with_context(|| format!("cannot read {path}"))?;
-    let mut memory = memmap2::MmapMut::map_anon(file.len())?;
-    memory.copy_from_slice(&file);
+    let mut file = std::fs::File::open(path).with_context(|| format!("cannot open {path}"))?;
+    let mut memory = memmap2::MmapMut::map_anon(file.metadata()?.len() as usize)?;
+    file.read_exact(&mut memory)?;
     Ok(Bytes::from_owner(memory))
 }
 
