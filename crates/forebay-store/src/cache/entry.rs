@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::files;
 use super::fill::Waiter;
 use super::format::{self, Identity, Name, Part, RECORD_BYTES, Seal};
 use super::room::Room;
+use super::table::Table;
 
 /// How often the time of last use is written to the file system, for other processes and the next run to see.
 const TOUCH_PERIOD_NS: i64 = 60_000_000_000;
@@ -31,8 +32,6 @@ pub(super) struct Entry {
     header_bytes: u64,
     /// Device and inode behind the two names when they were opened.
     stamp: [(u64, u64); 2],
-    /// Bytes of a new index that no reservation has covered yet.
-    unpaid_bytes: AtomicU64,
     /// Removed from the directory: nothing more is to be filled in.
     dead: AtomicBool,
     /// A task is filling all of it.
@@ -46,7 +45,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Open the entry of `identity`, making or mending its files where needed.
-    pub(super) async fn open(disk: &Disk, room: &Room, identity: Identity) -> Result<Self> {
+    pub(super) async fn open(disk: &Disk, room: &Room, table: &Table, identity: Identity) -> Result<Self> {
         let Some(header) = identity.header() else {
             let message = "location, key and version are too long for a header";
             return Err(Error::new(ErrorKind::LimitExceeded, "open", message).at(&identity.key));
@@ -65,8 +64,12 @@ impl Entry {
         let opened = match opening.as_it_is().await {
             Some(opened) => opened,
             None => {
-                let _held = room.lock().await?;
-                opening.make().await?
+                let held = room.lock().await?;
+                let bytes = opening.index_bytes.next_multiple_of(STORED_STEP);
+                let reserved = room.reserve_with(&held, table, None, bytes).await?;
+                let made = opening.make().await?;
+                reserved.used();
+                made
             }
         };
         let header_bytes = header.len() as u64;
@@ -78,7 +81,6 @@ impl Entry {
             data: opened.data,
             index: opened.index,
             stamp: opened.stamp,
-            unpaid_bytes: AtomicU64::new(opened.unpaid_bytes),
             dead: AtomicBool::new(false),
             whole: AtomicBool::new(false),
             touched_ns: AtomicI64::new(0),
@@ -137,10 +139,10 @@ impl Entry {
         Ok(held)
     }
 
-    /// Bytes to reserve for block `block`, with those of the index when they are due.
-    pub(super) fn bytes_due(&self, block: u64) -> u64 {
-        let block = self.identity.block_span(block).len();
-        block.next_multiple_of(STORED_STEP) + self.unpaid_bytes.swap(0, Ordering::Relaxed)
+    /// Bytes block `block` takes on the device.
+    pub(super) fn stored_bytes(&self, block: u64) -> u64 {
+        let block = self.identity.block_span(block);
+        block.len().next_multiple_of(STORED_STEP)
     }
 
     /// Fills under way.
@@ -203,7 +205,6 @@ struct Opened {
     index: Arc<File>,
     data: Arc<File>,
     stamp: [(u64, u64); 2],
-    unpaid_bytes: u64,
 }
 
 impl Opening<'_> {
@@ -222,7 +223,6 @@ impl Opening<'_> {
             data: self.open_data().await.ok()?,
             // Of before they were opened: when they are not the same files any more, that is found out later, and harms nothing.
             stamp: stats.map(|stat| stat.identity),
-            unpaid_bytes: 0,
         };
         self.has_header(&opened.index).await.then_some(opened)
     }
@@ -237,21 +237,14 @@ impl Opening<'_> {
         let data = self.open_data().await?;
         disk.set_len(&data, self.identity.size).await?;
         disk.set_len(&index, self.index_bytes).await?;
-        let mut unpaid_bytes = 0;
         if !self.has_header(&index).await {
             files::write_bytes(disk, &index, 0, self.header).await?;
-            unpaid_bytes = self.index_bytes.next_multiple_of(STORED_STEP);
         }
         let stamp = [
             disk.stat(&self.paths[0]).await?.identity,
             disk.stat(&self.paths[1]).await?.identity,
         ];
-        Ok(Opened {
-            index,
-            data,
-            stamp,
-            unpaid_bytes,
-        })
+        Ok(Opened { index, data, stamp })
     }
 
     async fn open_data(&self) -> Result<Arc<File>> {

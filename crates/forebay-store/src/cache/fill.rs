@@ -196,7 +196,7 @@ impl Flight {
     }
 
     async fn reserve(&self) -> Result<Reservation> {
-        let bytes = self.entry.bytes_due(self.block);
+        let bytes = self.entry.stored_bytes(self.block);
         let shared = &self.shared;
         shared.room.reserve(&shared.table, &self.entry, bytes).await
     }

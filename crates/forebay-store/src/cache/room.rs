@@ -184,12 +184,23 @@ impl Room {
 
     /// Reserve `bytes` for `entry`, removing others where needed. `OutOfSpace` says why there is no room.
     pub(super) async fn reserve(&self, table: &Table, entry: &Entry, bytes: u64) -> Result<Reservation> {
+        let held = self.lock().await?;
+        self.reserve_with(&held, table, Some(entry), bytes).await
+    }
+
+    /// The same with the lock held already; without an entry, for one that is about to be made.
+    pub(super) async fn reserve_with(
+        &self,
+        _held: &Held<'_>,
+        table: &Table,
+        entry: Option<&Entry>,
+        bytes: u64,
+    ) -> Result<Reservation> {
         if bytes > self.bytes_max {
             return Err(self.no_room("a block is larger than the whole cache"));
         }
-        let _held = self.lock().await?;
         let usage = self.follow(table).await;
-        if entry.is_dead() {
+        if entry.is_some_and(Entry::is_dead) {
             return Err(self.no_room("the object was removed from it meanwhile"));
         }
         if let Some(usage) = usage {
@@ -204,8 +215,8 @@ impl Room {
                 return Ok(self.grant(bytes));
             }
         }
-        self.evict(table, entry, bytes, usage.unwrap_or_default().generation)
-            .await?;
+        let generation = usage.map_or_else(|| table.generation(), |usage| usage.generation);
+        self.evict(table, entry, bytes, generation).await?;
         Ok(self.grant(bytes))
     }
 
@@ -238,7 +249,7 @@ impl Room {
     }
 
     /// Count the directory and bring it below the cap with `bytes` more. The lock is held.
-    async fn evict(&self, table: &Table, entry: &Entry, bytes: u64, generation: u64) -> Result<()> {
+    async fn evict(&self, table: &Table, entry: Option<&Entry>, bytes: u64, generation: u64) -> Result<()> {
         let rows = scan::scan(&self.disk, &self.root).await?;
         self.flow.spare.store(0, Ordering::SeqCst);
         let in_flight = self.flow.in_flight.load(Ordering::SeqCst);
@@ -254,9 +265,9 @@ impl Room {
         }
         let goal = most.min(self.bytes_max - self.bytes_max / HEADROOM_DIVISOR);
         let mut spared = table.busy();
-        spared.push(entry.name);
+        spared.extend(entry.map(|entry| entry.name));
         let kept = self.remove_oldest(table, rows, &spared, goal, most).await;
-        let fits = kept <= most && !entry.is_dead();
+        let fits = kept <= most && !entry.is_some_and(Entry::is_dead);
         let granted = if fits { bytes } else { 0 };
         self.next_generation(table, taken(kept).saturating_add(granted), generation)
             .await?;

@@ -50,7 +50,11 @@ impl Table {
     pub(super) async fn get(&self, disk: &Disk, room: &Room, identity: &Identity) -> Result<Arc<Entry>> {
         let name = identity.name();
         let cell = self.slot(name);
-        let open = || async { Entry::open(disk, room, identity.clone()).await.map(Arc::new) };
+        let open = || async {
+            Entry::open(disk, room, self, identity.clone())
+                .await
+                .map(Arc::new)
+        };
         let entry = Arc::clone(cell.get_or_try_init(open).await?);
         if entry.identity == *identity && !entry.is_dead() {
             return Ok(entry);
@@ -132,6 +136,11 @@ impl Table {
     /// The generation that what is open is known to belong to.
     pub(super) fn set_generation(&self, generation: u64) {
         self.generation.store(generation, Ordering::SeqCst);
+    }
+
+    /// The generation last seen.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
     }
 
     /// When somebody has removed entries since, close those that are gone.

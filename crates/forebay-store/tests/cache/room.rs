@@ -83,14 +83,16 @@ async fn the_cap_holds_at_every_moment_of_a_busy_time() {
         .await,
     );
     let over = Arc::new(AtomicBool::new(false));
+    let context = context();
     let readers = (0..8u64).map(|reader| {
         let (cache, dir, over) = (Arc::clone(&cache), dir.path().to_owned(), Arc::clone(&over));
+        let context = context.clone();
         tokio::spawn(async move {
             let mut rng = Seed(reader).rng();
             for _ in 0..40 {
                 let index = rng.below(sizes.len() as u64);
                 read_whole(&*cache, index, sizes[0]).await;
-                over.fetch_or(stored_bytes(&dir) > cap, Ordering::SeqCst);
+                over.fetch_or(stored_bytes_locked(&dir, &context).await > cap, Ordering::SeqCst);
             }
         })
     });
@@ -116,14 +118,15 @@ async fn caches_that_share_a_directory_pass_the_cap_by_blocks_in_flight_at_most(
     };
     let mut readers = Vec::new();
     for reader in 0..3u64 {
-        let cache = open(&origin, config.clone()).await;
+        let context = context();
+        let cache = open_in(&origin, config.clone(), &context).await;
         let dir = dir.path().to_owned();
         readers.push(tokio::spawn(async move {
             let mut rng = Seed(reader).rng();
             let mut most = 0;
             for _ in 0..60 {
                 read_whole(&cache, rng.below(sizes.len() as u64), sizes[0]).await;
-                most = most.max(stored_bytes(&dir));
+                most = most.max(stored_bytes_locked(&dir, &context).await);
             }
             cache.settle().await;
             most

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forebay_core::{Error, ErrorKind, Key, Ledger, Limits, Location, Result, Seed, Span};
-use forebay_io::{AlignedBuf, Buf, Disk, DiskConfig, Pages};
+use forebay_core::{Error, ErrorKind, Key, Ledger, Limits, Location, PathPolicy, Result, Seed, Span};
+use forebay_io::{AlignedBuf, Buf, Disk, DiskConfig, OpenHow, Pages, Purpose, RangeLock};
 use forebay_store::cache::{Cache, CacheConfig, Mode};
 use forebay_store::{
     Body, Capabilities, Context, ListOptions, Listing, MemoryStore, ObjectMeta, PutDone, PutOptions,
@@ -243,4 +243,21 @@ pub(crate) fn stored_bytes(dir: &Path) -> u64 {
         .filter_map(|path| std::fs::metadata(path).ok())
         .map(|meta| meta.blocks() * 512)
         .sum()
+}
+
+/// Bytes all entries take, counted while nobody can make or remove any: with the marker's lock held, as another process would.
+pub(crate) async fn stored_bytes_locked(dir: &Path, context: &Context) -> u64 {
+    let how = OpenHow {
+        purpose: Purpose::Update,
+        ..OpenHow::READ
+    };
+    let marker = dir.join("cache/forebay-cache");
+    let opened = context.disk().open_file(marker, how, PathPolicy::Fastest).await;
+    let file = opened.unwrap();
+    loop {
+        if let Some(_held) = RangeLock::try_exclusive(&file, Span::first(1)).unwrap() {
+            return stored_bytes(dir);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
