@@ -7,14 +7,14 @@
 //!        <--Buffer, Ledger-------  wait.rs   (interpreter lock released, signals looked at)  <--
 //! ```
 //!
-//! - [`process`]: the runtime and the context of this process, made anew in a forked child;
-//! - [`fork`]: values that stay with the process that made them;
-//! - [`wait`]: blocks on a future without the interpreter lock, and lets Ctrl-C through;
-//! - [`buffer`]: the classes `Buffer` and `MutableBuffer` with the buffer protocol, over raw FFI;
-//! - [`view`]: memory of other Python objects, borrowed by the same protocol;
-//! - [`errors`]: one exception class per error kind;
-//! - [`copy`]: copies between stores;
-//! - [`store`], [`listing`], [`upload`], [`rows`], [`ledger`]: the other classes.
+//! - `process`: the runtime and the context of this process, made anew in a forked child;
+//! - `fork`: values that stay with the process that made them;
+//! - `wait`: blocks on a future without the interpreter lock, and lets Ctrl-C through;
+//! - `buffer`: the classes `Buffer` and `MutableBuffer` with the buffer protocol, over raw FFI;
+//! - `view`: memory of other Python objects, borrowed by the same protocol;
+//! - `errors`: one exception class per error kind;
+//! - `copy`: copies between stores;
+//! - `store`, `listing`, `upload`, `rows`, `ledger`: the other classes.
 
 use pyo3::prelude::*;
 

@@ -1,0 +1,40 @@
+"""The guide and the reference name what is there."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import forebay
+import pytest
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+GUIDE = DOCS / "guides" / "python.md"
+REFERENCE = DOCS / "reference" / "python.md"
+
+pytestmark = pytest.mark.skipif(not GUIDE.exists(), reason="not in a checkout")
+
+
+def test_examples_use_what_exists() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert len(blocks) >= 8
+    for block in blocks:
+        compile(block, str(GUIDE), "exec")
+        for name in re.findall(r"\bforebay\.(\w+)", block):
+            assert name in forebay.__all__, name
+        for name in re.findall(r"\bstore\.(\w+)\(", block):
+            assert hasattr(forebay.Store, name), name
+
+
+def test_the_reference_is_complete() -> None:
+    text = REFERENCE.read_text()
+    for name in forebay.__all__:
+        if name not in {"__version__", "Listing"}:
+            assert re.search(rf"`{name}\b|## {name}\b", text), name
+    for kind in (forebay.Store, forebay.Buffer, forebay.MutableBuffer, forebay.Ledger, forebay.Upload):
+        for name in (name for name in vars(kind) if not name.startswith("_")):
+            assert re.search(rf"`{name}\b", text), f"{kind.__name__}.{name}"
+    for function in (forebay.configure, forebay.copy):
+        for parameter in inspect.signature(function).parameters:
+            assert parameter in text, f"{function.__name__}({parameter})"
