@@ -1,7 +1,9 @@
-"""Side-by-side benchmarks: `python bench/run.py SUITE [--runs 5] [--json FILE]`; `setup` makes what they need.
+"""Side-by-side benchmarks: `python bench/run.py SUITE [--runs 5] [--json FILE]`; `setup` makes what they
+need.
 
-Suites: disk, get, put, cache, small, memory, or `all`. Tables go to stdout as Markdown, progress to stderr, every single round into the
-JSON file. Servers listen on loopback only; data lies on tmpfs unless the disk is the subject. See docs/benchmarks.md for the method.
+Suites: disk, get, put, cache, small, memory, or `all`. Tables go to stdout as Markdown, progress to
+stderr, every single round into the JSON file. Servers listen on loopback only; data lies on tmpfs unless
+the disk is the subject. See docs/benchmarks.md for the method.
 """
 
 import argparse
@@ -51,7 +53,10 @@ def run_suite(suite, options):
     load_after = machine.load()
     for result in results:
         print(result.markdown(), flush=True)
-    print(f"Median of {options.runs}; load average before {load_before[0]}, after {load_after[0]}.\n", flush=True)
+    print(
+        f"Median of {options.runs}; load average before {load_before[0]}, after {load_after[0]}.\n",
+        flush=True,
+    )
     rows = [row for result in results for row in result.rows]
     failed = any(row.failure for row in rows if row.name.startswith("Forebay"))
     kept = {
@@ -69,8 +74,12 @@ def arguments():
     parser.add_argument("suite", choices=[*SUITES, "all", "setup"])
     parser.add_argument("--runs", type=int, default=5, help="counted rounds (default 5)")
     parser.add_argument("--scale", type=float, default=1.0, help="sizes times this; below 1 for a smoke test")
-    parser.add_argument("--only", default="", help="only contenders whose name contains one of these, comma separated")
-    parser.add_argument("--dir", type=Path, default=tools.MADE, help="folder on the disk to measure (default target/bench)")
+    parser.add_argument(
+        "--only", default="", help="only contenders whose name contains one of these, comma separated"
+    )
+    parser.add_argument(
+        "--dir", type=Path, default=tools.MADE, help="folder on the disk to measure (default target/bench)"
+    )
     parser.add_argument("--json", type=Path, help="keep every round here")
     parser.add_argument("--no-build", action="store_true", help="use what is built already")
     options = parser.parse_args()

@@ -1,8 +1,9 @@
 """A plain HTTP/1.1 server that costs next to nothing, so that the client is the bottleneck.
 
-It gives out files with sendfile(2) and throws uploads away, and knows just enough of S3 for the clients to be pointed at it: HEAD and GET of
-`/BUCKET/NAME` with one range, a listing, and the calls of a multipart upload. Signatures and checksums are not looked at. One thread per
-connection; sendfile and recv release the interpreter lock.
+It gives out files with sendfile(2) and throws uploads away, and knows just enough of S3 for the clients
+to be pointed at it: HEAD and GET of `/BUCKET/NAME` with one range, a listing, and the calls of a
+multipart upload. Signatures and checksums are not looked at. One thread per connection; sendfile and recv
+release the interpreter lock.
 
     python sendfile_server.py PORT BUCKET FOLDER
 """
@@ -41,7 +42,7 @@ def main(port, name, folder):
     with socket.create_server(("127.0.0.1", port), backlog=128) as listener:
         while True:
             connection, _ = listener.accept()
-            threading.Thread(target=lambda: Connection(connection, bucket).serve(), daemon=True).start()
+            threading.Thread(target=Connection(connection, bucket).serve, daemon=True).start()
 
 
 class Connection:
@@ -72,7 +73,9 @@ class Connection:
         head, self.pending = self.pending.split(b"\r\n\r\n", 1)
         lines = head.decode("latin-1").split("\r\n")
         method, target, _ = lines[0].split(" ")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        headers = {
+            name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
+        }
         url = urlsplit(target)
         return method, unquote(url.path).lstrip("/"), parse_qs(url.query, keep_blank_values=True), headers
 
@@ -121,7 +124,11 @@ class Connection:
             kind, rest = "InitiateMultipartUpload", "<UploadId>1</UploadId>"
         else:
             kind, rest = "CompleteMultipartUpload", "<ETag>&quot;thrown-away&quot;</ETag>"
-        self.reply("200 OK", [("Content-Type", "application/xml")], f"<{kind}Result>{name}{rest}</{kind}Result>".encode())
+        self.reply(
+            "200 OK",
+            [("Content-Type", "application/xml")],
+            f"<{kind}Result>{name}{rest}</{kind}Result>".encode(),
+        )
 
     def content(self, method, path, asked):
         """One file, or the range asked for."""
@@ -138,7 +145,9 @@ class Connection:
             return
         with open(path, "rb") as file:
             while start < end:
-                start += os.sendfile(self.socket.fileno(), file.fileno(), start, min(end - start, SENDFILE_BYTES_MAX))
+                start += os.sendfile(
+                    self.socket.fileno(), file.fileno(), start, min(end - start, SENDFILE_BYTES_MAX)
+                )
 
     def listing(self, prefix):
         rows = "".join(

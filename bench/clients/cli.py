@@ -1,4 +1,5 @@
-"""Command line programs: s5cmd, rclone, forebay. One round is one run, start-up included, files at the local end.
+"""Command line programs: s5cmd, rclone, forebay. One round is one run, start-up included, files at the
+local end.
 
 The programs are run directly, not through the Python wrappers their packages bring.
 """
@@ -42,28 +43,55 @@ def forebay(job, *args):
 def get_s5cmd(job):
     """16 objects at a time, each part by part: 16 ranges in flight."""
     copy = ["cp", "--concurrency", "1", "--part-size", str(job.range_bytes >> 20)]
-    return run(s5cmd(job, "--numworkers", str(job.in_flight), *copy, f"s3://{job.bucket}/{prefix(job)}*", f"{job.target}/"), landed(job))
+    return run(
+        s5cmd(
+            job,
+            "--numworkers",
+            str(job.in_flight),
+            *copy,
+            f"s3://{job.bucket}/{prefix(job)}*",
+            f"{job.target}/",
+        ),
+        landed(job),
+    )
 
 
 def get_rclone(job):
     filters = ["--include", f"{prefix(job)}*"]
-    return run(rclone(job, "copy", f":s3:{job.bucket}", job.target, "--transfers", str(job.in_flight), *filters), landed(job))
+    return run(
+        rclone(job, "copy", f":s3:{job.bucket}", job.target, "--transfers", str(job.in_flight), *filters),
+        landed(job),
+    )
 
 
 def put_s5cmd(job):
     copy = ["cp", "--concurrency", str(job.in_flight), "--part-size", str(job.range_bytes >> 20)]
-    return run(s5cmd(job, *copy, job.source, f"s3://{job.bucket}/{job.keys[0]}"), lambda: os.path.getsize(job.source))
+    return run(
+        s5cmd(job, *copy, job.source, f"s3://{job.bucket}/{job.keys[0]}"), lambda: os.path.getsize(job.source)
+    )
 
 
 def put_rclone(job):
     # Without --ignore-times, the second round would find nothing to do.
     size = f"{job.range_bytes >> 20}M"
-    parts = ["--s3-chunk-size", size, "--s3-upload-cutoff", size, "--s3-upload-concurrency", str(job.in_flight)]
-    return run(rclone(job, "copyto", job.source, f":s3:{job.bucket}/{job.keys[0]}", "--ignore-times", *parts), lambda: os.path.getsize(job.source))
+    parts = [
+        "--s3-chunk-size",
+        size,
+        "--s3-upload-cutoff",
+        size,
+        "--s3-upload-concurrency",
+        str(job.in_flight),
+    ]
+    return run(
+        rclone(job, "copyto", job.source, f":s3:{job.bucket}/{job.keys[0]}", "--ignore-times", *parts),
+        lambda: os.path.getsize(job.source),
+    )
 
 
 def down_forebay(job):
-    return run(forebay(job, "cp", "--recursive", f"s3://{job.bucket}/{job.keys[0]}/", f"{job.target}/"), landed(job))
+    return run(
+        forebay(job, "cp", "--recursive", f"s3://{job.bucket}/{job.keys[0]}/", f"{job.target}/"), landed(job)
+    )
 
 
 def down_s5cmd(job):
@@ -76,16 +104,27 @@ def down_rclone(job):
 
 
 def up_forebay(job):
-    return run(forebay(job, "cp", "--recursive", f"{job.source}/", f"s3://{job.bucket}/{job.target_key}-ROUND/"), given(job))
+    return run(
+        forebay(job, "cp", "--recursive", f"{job.source}/", f"s3://{job.bucket}/{job.target_key}-ROUND/"),
+        given(job),
+    )
 
 
 def up_s5cmd(job):
-    copy = ["--numworkers", str(job.in_flight), "cp", f"{job.source}/", f"s3://{job.bucket}/{job.target_key}-ROUND/"]
+    copy = [
+        "--numworkers",
+        str(job.in_flight),
+        "cp",
+        f"{job.source}/",
+        f"s3://{job.bucket}/{job.target_key}-ROUND/",
+    ]
     return run(s5cmd(job, *copy), given(job))
 
 
 def up_rclone(job):
-    return run(rclone(job, "copy", job.source, f":s3:{job.bucket}/{job.target_key}-ROUND", *many(job)), given(job))
+    return run(
+        rclone(job, "copy", job.source, f":s3:{job.bucket}/{job.target_key}-ROUND", *many(job)), given(job)
+    )
 
 
 def many(job):
@@ -95,7 +134,8 @@ def many(job):
 def run(argv, moved):
     """One run of a program; what it complains about goes to stderr, a failure ends the contender.
 
-    `ROUND` in an argument becomes the number of the round: uploads go to a new place each time, or there would be nothing to do.
+    `ROUND` in an argument becomes the number of the round: uploads go to a new place each time, or there
+    would be nothing to do.
     """
     argv = [str(arg) for arg in argv]
     rounds = itertools.count()
@@ -109,10 +149,14 @@ def run(argv, moved):
 
 
 def landed(job):
-    """What really lies in the target folder; less than everything is a failure, whatever the program says."""
+    """What really lies in the target folder; less than everything is a failure, whatever the program
+    says.
+    """
 
     def measured():
-        found = sum(entry.stat().st_size for entry in os.scandir(job.target))
+        found = sum(
+            os.path.getsize(Path(folder) / name) for folder, _, names in os.walk(job.target) for name in names
+        )
         if found != job.total_bytes:
             raise RuntimeError(f"{found} bytes arrived of {job.total_bytes}")
         return found
@@ -126,7 +170,8 @@ def given(job):
 
 
 def prefix(job):
-    return os.path.commonprefix(job.keys)
+    """What all keys begin with, for programs that take a pattern and no list."""
+    return job.keys[0].rstrip("0123456789")
 
 
 def between(job):

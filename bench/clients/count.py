@@ -1,4 +1,6 @@
-"""Counts what lies below a prefix of the bucket: `python -m clients.count PREFIX COUNT` fails when it is another number."""
+"""Counts what lies below a prefix of the bucket: `python -m clients.count PREFIX COUNT` fails when it is
+another number.
+"""
 
 import sys
 

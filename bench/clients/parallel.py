@@ -11,7 +11,9 @@ def summed(job, call, items):
 
 
 def mapped(path):
-    """A file on tmpfs as read-only memory: page-aligned, and shared by all contenders instead of one copy each."""
+    """A file on tmpfs as read-only memory: page-aligned, and shared by all contenders instead of one copy
+    each.
+    """
     import mmap
 
     with open(path, "rb") as file:

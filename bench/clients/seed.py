@@ -1,4 +1,5 @@
-"""Puts the test objects where the clients will look for them: `python -m clients.seed FILE...`, each under its own name.
+"""Puts the test objects where the clients will look for them: `python -m clients.seed FILE...`, each
+under its own name.
 
 Waits until the server takes writes at all; `--bucket-only` does no more than that.
 """
@@ -20,7 +21,9 @@ UPLOADS_IN_FLIGHT = 16
 
 def main():
     job = Job()
-    config = Config(max_pool_connections=UPLOADS_IN_FLIGHT, s3={"addressing_style": "path"}, retries={"max_attempts": 1})
+    config = Config(
+        max_pool_connections=UPLOADS_IN_FLIGHT, s3={"addressing_style": "path"}, retries={"max_attempts": 1}
+    )
     s3 = boto3.client("s3", endpoint_url=job.endpoint, config=config)
     wait_ready(s3, job.bucket)
     paths = [Path(name) for name in sys.argv[1:] if not name.startswith("--")]
@@ -28,7 +31,11 @@ def main():
     # Objects of a folder keep the folder's name, so that small ones stay apart from large ones.
     key = {file: f"{file.parent.name}/{file.name}" if file.parent in paths else file.name for file in files}
     with ThreadPoolExecutor(UPLOADS_IN_FLIGHT) as pool:
-        list(pool.map(lambda file: s3.put_object(Bucket=job.bucket, Key=key[file], Body=file.read_bytes()), files))
+        list(
+            pool.map(
+                lambda file: s3.put_object(Bucket=job.bucket, Key=key[file], Body=file.read_bytes()), files
+            )
+        )
 
 
 def wait_ready(s3, bucket):

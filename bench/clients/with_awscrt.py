@@ -1,13 +1,12 @@
 """awscrt: the Common Runtime's own S3 client, one meta request per object, parts inside it."""
 
+import os
 import threading
 from urllib.parse import urlsplit
 
 from awscrt.auth import AwsCredentialsProvider
 from awscrt.http import HttpHeaders, HttpRequest
 from awscrt.s3 import S3Client, S3RequestTlsMode, S3RequestType
-
-import os
 
 
 class Crt:
@@ -43,7 +42,9 @@ def get(job):
                 moved[0] += len(chunk)
 
         requests = [
-            crt.s3.make_request(type=S3RequestType.GET_OBJECT, request=crt.request("GET", key), on_body=on_body)
+            crt.s3.make_request(
+                type=S3RequestType.GET_OBJECT, request=crt.request("GET", key), on_body=on_body
+            )
             for key in job.keys
         ]
         for request in requests:

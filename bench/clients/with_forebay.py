@@ -4,7 +4,6 @@ import forebay
 
 from .parallel import mapped, summed
 
-
 OBJECTS_AHEAD = 2
 
 

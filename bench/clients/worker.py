@@ -1,7 +1,8 @@
-"""Measures one client: `python -m clients.worker MODULE OP JOB`, where JOB is a JSON object with the fields of `Job`.
+"""Measures one client: `python -m clients.worker MODULE OP JOB`, where JOB is a JSON object with the
+fields of `Job`.
 
-Each line on stdin asks for one round. CPU time and memory are this process's own, or, for modules that say `CLI = True`, those of the
-programs they ran (wait4 adds up a whole process tree).
+Each line on stdin asks for one round. CPU time and memory are this process's own, or, for modules that
+say `CLI = True`, those of the programs they ran (wait4 adds up a whole process tree).
 """
 
 import importlib

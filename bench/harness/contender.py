@@ -1,12 +1,14 @@
 """Contenders: what is measured, each as a process of its own.
 
-A contender lives for the whole suite and is asked for one round at a time, so that no round pays for interpreter
-start-up, imports or client construction. The process is told `go` on stdin and answers one JSON line on stdout:
+A contender lives for the whole suite and is asked for one round at a time, so that no round pays for
+interpreter start-up, imports or client construction. The process is told `go` on stdin and answers one
+JSON line on stdout:
 
     {"bytes": 1073741824, "wall_s": 0.91, "cpu_s": 0.43, "rss_bytes": 96468992}
 
-It measures itself around the loop: wall clock, user and system CPU time of all its threads, peak resident memory. Command line
-programs are run by such a process too (`clients/cli.py`); there one round is one run of the program, start-up included.
+It measures itself around the loop: wall clock, user and system CPU time of all its threads, peak resident
+memory. Command line programs are run by such a process too (`clients/cli.py`); there one round is one run
+of the program, start-up included.
 """
 
 import json
@@ -21,7 +23,7 @@ ROUND_SECONDS_MAX = 300
 """A round that takes longer is a hang; every round here moves at most a few GiB."""
 
 
-class Failed(Exception):
+class Failed(Exception):  # noqa: N818 - reads as what happened
     """A contender could not do its round; the text says why."""
 
 
@@ -76,7 +78,7 @@ class Worker(Contender):
         self.errors = None
 
     def start(self):
-        self.errors = tempfile.TemporaryFile()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
         try:
             self.process = subprocess.Popen(
                 self.argv,

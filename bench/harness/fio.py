@@ -1,7 +1,7 @@
 """fio as a contender: one round is one run, rates and CPU time as fio itself reports them for the job.
 
-fio pre-faults and lays out before it starts its clock, and its CPU time is that of the job alone, so start-up is not counted. Its buffers
-are page-aligned, as O_DIRECT demands.
+fio pre-faults and lays out before it starts its clock, and its CPU time is that of the job alone, so
+start-up is not counted. Its buffers are page-aligned, as O_DIRECT demands.
 """
 
 import json
@@ -12,11 +12,20 @@ from pathlib import Path
 
 from .contender import ROUND_SECONDS_MAX, Contender, Failed, Sample
 
-COMMON = ["--name=job", "--ioengine=io_uring", "--direct=1", "--thread", "--output-format=json", "--randrepeat=0"]
+COMMON = [
+    "--name=job",
+    "--ioengine=io_uring",
+    "--direct=1",
+    "--thread",
+    "--output-format=json",
+    "--randrepeat=0",
+]
 
 
 class Fio(Contender):
-    """One fio configuration. `fresh` files are removed before each run, as a new file is what is measured."""
+    """One fio configuration. `fresh` files are removed before each run, as a new file is what is
+    measured.
+    """
 
     def __init__(self, name, options, note="", fresh=None):
         super().__init__(name, note)
@@ -32,7 +41,11 @@ class Fio(Contender):
             Path(self.fresh).unlink(missing_ok=True)
         before = children_cpu_s()
         done = subprocess.run(
-            ["fio", *COMMON, *self.options], capture_output=True, text=True, timeout=ROUND_SECONDS_MAX
+            ["fio", *COMMON, *self.options],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=ROUND_SECONDS_MAX,
         )
         process_cpu_s = children_cpu_s() - before
         if done.returncode != 0:
@@ -42,10 +55,11 @@ class Fio(Contender):
 
 
 def sample(job, process_cpu_s):
-    """`usr_cpu` and `sys_cpu` are percent of the job's run time, which includes the final fsync; so does the rate here.
+    """`usr_cpu` and `sys_cpu` are percent of the job's run time, which includes the final fsync; so does
+    the rate here.
 
-    They count the job's own thread only, not fio's main thread nor kernel workers, and so flatter fio a little; the whole process, start-up
-    included, is kept beside them.
+    They count the job's own thread only, not fio's main thread nor kernel workers, and so flatter fio a
+    little; the whole process, start-up included, is kept beside them.
     """
     moved = job["read"]["io_bytes"] + job["write"]["io_bytes"]
     wall_s = job["job_runtime"] / 1e3
@@ -61,5 +75,12 @@ def children_cpu_s():
 
 def lay_out(path, size):
     """A file of incompressible bytes, written directly."""
-    options = [f"--filename={path}", f"--size={size}", "--rw=write", "--bs=4m", "--iodepth=8", "--refill_buffers"]
+    options = [
+        f"--filename={path}",
+        f"--size={size}",
+        "--rw=write",
+        "--bs=4m",
+        "--iodepth=8",
+        "--refill_buffers",
+    ]
     subprocess.run(["fio", *COMMON, *options, "--end_fsync=1"], check=True, capture_output=True)

@@ -38,4 +38,9 @@ def rust_peer(name, mode, job, server, note=""):
 
 def forebay_rust(name, mode, job, server=None, note="", env=None):
     """A mode of Forebay's own measuring program."""
-    return Worker(name, [tools.FOREBAY_BENCH, mode, json.dumps(job)], note, env={**(server.env if server else {}), **(env or {})})
+    return Worker(
+        name,
+        [tools.FOREBAY_BENCH, mode, json.dumps(job)],
+        note,
+        env={**(server.env if server else {}), **(env or {})},
+    )

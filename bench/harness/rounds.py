@@ -1,7 +1,8 @@
 """Interleaved rounds, and what is told about them.
 
-Every round runs every contender once, starting with another one each time (A B C, B C A, C A B), so that a slow minute of the
-machine or the position after a heavy neighbour hits all alike. The first round warms up and is not counted.
+Every round runs every contender once, starting with another one each time (A B C, B C A, C A B), so that
+a slow minute of the machine or the position after a heavy neighbour hits all alike. The first round warms
+up and is not counted.
 """
 
 import statistics

@@ -4,6 +4,7 @@ SeaweedFS is a real S3 server: it checks signatures and shares the cores with th
 (`sendfile_server.py`) costs next to nothing and shows what the client alone can do.
 """
 
+import json
 import os
 import socket
 import subprocess
@@ -36,7 +37,9 @@ class Server:
 
     @property
     def env(self):
-        """The environment every S3 client understands; nothing outside this machine is asked for credentials."""
+        """The environment every S3 client understands; nothing outside this machine is asked for
+        credentials.
+        """
         return {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -60,10 +63,12 @@ def seaweedfs(folder):
     (data / "volumes").mkdir(parents=True)
     s3, s3_grpc, master, master_grpc, volume, volume_grpc, filer, filer_grpc = free_ports(8)
     identities = data / "s3.json"
-    identities.write_text(
-        '{"identities":[{"name":"bench","credentials":[{"accessKey":"%s","secretKey":"%s"}],'
-        '"actions":["Admin","Read","Write","List","Tagging"]}]}' % (ACCESS_KEY, SECRET_KEY)
-    )
+    identity = {
+        "name": "bench",
+        "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
+    identities.write_text(json.dumps({"identities": [identity]}))
     argv = [
         tools.venv_bin("weed"),
         "server",
@@ -90,7 +95,7 @@ def seaweedfs(folder):
     ]
     server = Server("SeaweedFS", folder, s3, master)
     with daemon(argv, data / "log.txt", data), daemon_ready(server):
-        # The gateway answers before the volume server has joined; the first bucket and object show when all is up.
+        # The gateway answers before the volume server has joined; the first object shows when all is up.
         tool(server, "seed", "--bucket-only")
         yield server
 

@@ -16,12 +16,15 @@ class Unit:
     cpu_factor: float = 1
 
 
+BYTES = Unit()
+
+
 def objects_of(size):
     """For many objects of one size."""
     return Unit("objects/s", 1e9 / size, 0, "CPU s per 10,000", size * 1e4 / 1e9)
 
 
-def table(rows, reference=None, reference_name="limit", unit=Unit()):
+def table(rows, reference=None, reference_name="limit", unit=BYTES):
     """A Markdown table of rates, ratios to `reference` (a row), CPU time and memory."""
     ratio = reference is not None and bool(reference.samples)
     head = ["contender", unit.rate, "min - max"]

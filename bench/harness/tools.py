@@ -1,7 +1,7 @@
 """Where things are, and how they are made: the environment of the peers and the Rust contenders.
 
-Everything made lies under `target/`, which git ignores: `target/bench/venv` with the packages pinned in `requirements.txt`, and the
-two Rust programs among the other release builds.
+Everything made lies under `target/`, which git ignores: `target/bench/venv` with the packages pinned in
+`requirements.txt`, and the two Rust programs among the other release builds.
 """
 
 import json
@@ -38,7 +38,10 @@ def ensure_venv():
     if uv is None:
         run([venv_bin("python"), "-m", "pip", "install", "--quiet", "uv"])
         uv = venv_bin("uv")
-    run([uv, "pip", "install", "--quiet", "--require-hashes", "-r", requirements], env={"VIRTUAL_ENV": str(VENV)})
+    run(
+        [uv, "pip", "install", "--quiet", "--require-hashes", "-r", requirements],
+        env={"VIRTUAL_ENV": str(VENV)},
+    )
     STAMP.write_text(requirements.read_text())
 
 
@@ -51,9 +54,17 @@ def ensure_programs():
 
 
 def forebay_python():
-    """A Python that can import forebay: this one (under `cargo xtask bench`), or that of the checkout's `.venv`."""
-    for python in (Path(sys.executable), ROOT / ".venv" / "bin" / "python"):
-        if python.exists() and subprocess.run([python, "-c", "import forebay"], capture_output=True).returncode == 0:
+    """A Python that can import forebay: this one (under `cargo xtask bench`), or that of the checkout's
+    `.venv`.
+
+    `BENCH_FOREBAY_PYTHON` names another one. Whether its wheel is a release build is the caller's
+    business.
+    """
+    named = os.environ.get("BENCH_FOREBAY_PYTHON")
+    for python in [Path(named)] if named else [Path(sys.executable), ROOT / ".venv" / "bin" / "python"]:
+        if not python.exists():
+            continue
+        if subprocess.run([python, "-c", "import forebay"], check=False, capture_output=True).returncode == 0:
             return python
     return None
 
@@ -62,8 +73,13 @@ def package_versions(names):
     """Versions of packages in the peers' environment."""
     if not STAMP.exists():
         return {}
-    script = "import json, sys; from importlib.metadata import version; print(json.dumps({n: version(n) for n in sys.argv[1:]}))"
-    done = subprocess.run([venv_bin("python"), "-c", script, *names], capture_output=True, text=True, check=True)
+    script = (
+        "import json, sys; from importlib.metadata import version; "
+        "print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
+    )
+    done = subprocess.run(
+        [venv_bin("python"), "-c", script, *names], capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout)
 
 

@@ -1,4 +1,6 @@
-"""A cache hit of a 64 MiB shard against a plain read of the same bytes from the same disk; hits are verified, the others are not."""
+"""A cache hit of a 64 MiB shard against a plain read of the same bytes from the same disk; hits are
+verified, the others are not.
+"""
 
 import tempfile
 from pathlib import Path
@@ -24,7 +26,13 @@ def run(options, _tmpfs):
             lay_out(origin / key, SHARD_BYTES)
         job = {"folder": str(origin), "keys": keys, "object_bytes": SHARD_BYTES, "cache": str(cache)}
         files = ":".join(str(origin / key) for key in keys)
-        arguments = [f"--filename={files}", "--file_service_type=sequential", "--rw=read", "--bs=4m", "--iodepth=8"]
+        arguments = [
+            f"--filename={files}",
+            "--file_service_type=sequential",
+            "--rw=read",
+            "--bs=4m",
+            "--iodepth=8",
+        ]
         listed = [
             forebay_rust("Forebay, cache hit", "files-cache", job, note="shard by shard; every byte checked"),
             forebay_rust(PLAIN, "files-local", job, note="the local store; shard by shard"),

@@ -1,4 +1,6 @@
-"""The disk itself: sequential direct reads, durable writes, random reads; fio with io_uring and O_DIRECT is the limit."""
+"""The disk itself: sequential direct reads, durable writes, random reads; fio with io_uring and O_DIRECT
+is the limit.
+"""
 
 import shutil
 import tempfile
@@ -35,7 +37,9 @@ def run(options, _tmpfs):
 
 
 def read(options, path):
-    listed = [forebay_rust("Forebay", "disk-read", {"path": str(path)}, note="16 MiB spans x 3, requests of 4 MiB")]
+    listed = [
+        forebay_rust("Forebay", "disk-read", {"path": str(path)}, note="16 MiB spans x 3, requests of 4 MiB")
+    ]
     for name, flags in SEQUENTIAL.items():
         arguments = [f"--filename={path}", "--rw=read", *flags]
         listed.append(Fio(f"fio {name}", arguments))
@@ -52,7 +56,9 @@ def write(options, folder, size):
         listed.append(Fio(f"fio {name}", arguments, "new file, fallocated; fsync included", target))
         listed.append(Fio(f"fio {name}, fixed", [*arguments, *FIXED], "registered buffers and file", target))
     arguments = [f"--filename={target}", f"--size={size}", "--rw=write", "--end_fsync=1", "--fallocate=none"]
-    listed.append(Fio("fio bs 4 MiB, depth 8, not allocated", [*arguments, "--bs=4m", "--iodepth=8"], "", target))
+    listed.append(
+        Fio("fio bs 4 MiB, depth 8, not allocated", [*arguments, "--bs=4m", "--iodepth=8"], "", target)
+    )
     return against_fio("Durable sequential direct write", listed, options)
 
 
@@ -83,5 +89,8 @@ def against_fio(title, listed, options):
     forebay = next((row for row in rows if row.name == "Forebay" and row.samples), None)
     if best and forebay:
         ratio = forebay.cpu_per_gb / best.cpu_per_gb if best.cpu_per_gb else float("nan")
-        remarks.append(f"Limit: {best.name}. Forebay: {forebay.rate / best.rate:.2f} of its rate, {ratio:.2f} times its CPU time.")
+        remarks.append(
+            f"Limit: {best.name}. Forebay: {forebay.rate / best.rate:.2f} of its rate, "
+            f"{ratio:.2f} times its CPU time."
+        )
     return Result(title, rows, best, "fio's best", remarks)

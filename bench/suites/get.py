@@ -1,7 +1,18 @@
-"""Parallel ranged GET of 16 x 64 MiB objects, 8 MiB ranges, 16 in flight, from SeaweedFS and from the plain server."""
+"""Parallel ranged GET of 16 x 64 MiB objects, 8 MiB ranges, 16 in flight, from SeaweedFS and from the
+plain server.
+"""
 
 from harness import servers, tools
-from harness.jobs import IN_FLIGHT, MIB, RANGE_BYTES, chosen, forebay_rust, python_client, rust_peer, write_random
+from harness.jobs import (
+    IN_FLIGHT,
+    MIB,
+    RANGE_BYTES,
+    chosen,
+    forebay_rust,
+    python_client,
+    rust_peer,
+    write_random,
+)
 from harness.result import Result
 from harness.rounds import race
 
@@ -48,9 +59,13 @@ def contenders(server, job, tmpfs):
         return python(name, "cli", note, op, target=str(tmpfs / f"target-{op}"))
 
     listed = [
-        forebay_rust("Forebay, Rust", "get", job, server, "page-aligned leases; every byte checked (CRC-64/NVME)"),
+        forebay_rust(
+            "Forebay, Rust", "get", job, server, "page-aligned leases; every byte checked (CRC-64/NVME)"
+        ),
         rust_peer(REFERENCE, "get-stream", job, server, "page-aligned buffers, used again; not checked"),
-        rust_peer("object_store stream, dropped", "get-stream-drop", job, server, "bytes go nowhere; not checked"),
+        rust_peer(
+            "object_store stream, dropped", "get-stream-drop", job, server, "bytes go nowhere; not checked"
+        ),
         rust_peer("object_store get_range", "get-range", job, server, "joined by the crate; not checked"),
         python("obstore", "with_obstore", "memory of the crate"),
         python("boto3, 16 threads", "with_boto3", "memory from malloc; no buffer can be given"),
@@ -61,7 +76,10 @@ def contenders(server, job, tmpfs):
         python("s3fs", "with_s3fs", "asyncio; memory from malloc"),
     ]
     if server.name == "the plain server":
-        listed.insert(1, rust_peer("plain sockets", "get-raw", job, server, "16 threads, page-aligned buffers, unsigned"))
+        listed.insert(
+            1,
+            rust_peer("plain sockets", "get-raw", job, server, "16 threads, page-aligned buffers, unsigned"),
+        )
     if python_with_forebay := tools.forebay_python():
         wheel = python("Forebay, Python", "with_forebay", "page-aligned leases", python=python_with_forebay)
         listed.insert(1, wheel)

@@ -1,4 +1,6 @@
-"""Bytes in flight with a slow consumer: 1 GiB read from the plain server under a ceiling of 64 MiB of buffer memory."""
+"""Bytes in flight with a slow consumer: 1 GiB read from the plain server under a ceiling of 64 MiB of
+buffer memory.
+"""
 
 from harness import servers
 from harness.jobs import IN_FLIGHT, MIB, RANGE_BYTES, chosen, forebay_rust, write_random
@@ -41,7 +43,14 @@ class Memory(Result):
     """A table of bytes instead of rates."""
 
     def markdown(self):
-        head = ["contender", "ceiling MiB", "most leased MiB", "leases that waited", "RSS before MiB", "peak RSS MiB"]
+        head = [
+            "contender",
+            "ceiling MiB",
+            "most leased MiB",
+            "leases that waited",
+            "RSS before MiB",
+            "peak RSS MiB",
+        ]
         lines = [line(head), line(["---"] * len(head))]
         for row in self.rows:
             if not row.samples:

@@ -1,14 +1,24 @@
-"""Parallel multipart PUT of one 1 GiB object, 8 MiB parts, 16 in flight, to the plain server and to SeaweedFS.
+"""Parallel multipart PUT of one 1 GiB object, 8 MiB parts, 16 in flight, to the plain server and to
+SeaweedFS.
 
-SeaweedFS spends several times the CPU of any client on a PUT and shares its cores, so there GB/s tells little between clients; the plain
-server throws the bytes away and shows what the client costs.
+SeaweedFS spends several times the CPU of any client on a PUT and shares its cores, so there GB/s tells
+little between clients; the plain server throws the bytes away and shows what the client costs.
 """
 
 import time
 import urllib.request
 
 from harness import servers, tools
-from harness.jobs import IN_FLIGHT, MIB, RANGE_BYTES, chosen, forebay_rust, python_client, rust_peer, write_random
+from harness.jobs import (
+    IN_FLIGHT,
+    MIB,
+    RANGE_BYTES,
+    chosen,
+    forebay_rust,
+    python_client,
+    rust_peer,
+    write_random,
+)
 from harness.result import Result
 from harness.rounds import race
 
@@ -44,7 +54,9 @@ def contenders(server, source):
         return python_client(name, module, op, job(f"put-{module}-{op}"), server, note, python)
 
     listed = [
-        forebay_rust("Forebay, Rust", "put", job("put-forebay"), server, "from page-aligned memory; CRC-64/NVME sent"),
+        forebay_rust(
+            "Forebay, Rust", "put", job("put-forebay"), server, "from page-aligned memory; CRC-64/NVME sent"
+        ),
         rust_peer(REFERENCE, "put", job("put-object-store"), server, "from page-aligned memory; no checksum"),
         python("obstore", "with_obstore", "from page-aligned memory; no checksum"),
         python("boto3 upload_fileobj", "with_boto3", "from page-aligned memory; CRC-32 sent"),
@@ -55,7 +67,10 @@ def contenders(server, source):
         python("s3fs", "with_s3fs", "from page-aligned memory"),
     ]
     if python_with_forebay := tools.forebay_python():
-        listed.insert(1, python("Forebay, Python", "with_forebay", "from page-aligned memory", python=python_with_forebay))
+        listed.insert(
+            1,
+            python("Forebay, Python", "with_forebay", "from page-aligned memory", python=python_with_forebay),
+        )
     return listed
 
 

@@ -1,4 +1,6 @@
-"""10,000 objects of 4 KiB, listed and copied: SeaweedFS to a directory on disk and on tmpfs, and a directory to SeaweedFS."""
+"""10,000 objects of 4 KiB, listed and copied: SeaweedFS to a directory on disk and on tmpfs, and a
+directory to SeaweedFS.
+"""
 
 import tempfile
 from pathlib import Path
@@ -23,7 +25,10 @@ def run(options, tmpfs):
         write_random(source / f"{index:05}", OBJECT_BYTES)
     job = {"keys": ["small"], "object_bytes": OBJECT_BYTES, "objects": count, "in_flight": IN_FLIGHT}
     options.dir.mkdir(parents=True, exist_ok=True)
-    with servers.seaweedfs(tmpfs) as server, tempfile.TemporaryDirectory(prefix="small-", dir=options.dir) as disk:
+    with (
+        servers.seaweedfs(tmpfs) as server,
+        tempfile.TemporaryDirectory(prefix="small-", dir=options.dir) as disk,
+    ):
         servers.tool(server, "seed", source)
         results = [
             download(options, server, job, Path(disk), "disk"),
