@@ -12,6 +12,7 @@ use forebay_core::{DataPath, Error, ErrorKind, Limits, Seed, crc64nvme};
 use forebay_io::Buf;
 use forebay_store::copy::Copier;
 use forebay_store::{Body, MemoryStore, PutMode, PutOptions, ReadOptions, Store};
+use futures::TryStreamExt;
 use support::origin::{Origin, error};
 use support::proxy::{Fault, Proxy, Rule, Which};
 use support::wire::Message;
@@ -294,7 +295,6 @@ async fn server_writes_get_over_faults_that_pass() {
                     assert!(read(store, name, 0..5000).await.unwrap() == bytes, "{fault:?}");
                 }
                 assert_eq!(store.head(&key("small")).await.unwrap().size, 5000);
-                use futures::TryStreamExt;
                 let options = forebay_store::ListOptions { recursive: true };
                 let rows: Vec<_> = store
                     .list(&forebay_core::Key::ROOT, options)

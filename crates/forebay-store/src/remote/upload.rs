@@ -247,12 +247,11 @@ impl RemoteUpload {
         }
         let error = self.store.explain("upload", error);
         let refused = matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Precondition);
-        if self.uncertain.load(Ordering::Relaxed) {
-            match self.store.whose(&self.path, &self.write_id).await {
-                Ok(Some(Absent::Won(version))) => return Ok(version),
-                // Not ours, or not to be asked: the first error says more.
-                Ok(_) | Err(_) => {}
-            }
+        // Not ours, or not to be asked: the first error says more.
+        if self.uncertain.load(Ordering::Relaxed)
+            && let Ok(Some(Absent::Won(version))) = self.store.whose(&self.path, &self.write_id).await
+        {
+            return Ok(version);
         }
         Err(if refused { exists() } else { error })
     }

@@ -403,8 +403,8 @@ async fn a_machine_without_metadata_service_is_not_waited_for() {
 
 fn sso_session(home: &Path, expires: &str) {
     let text = format!(r#"{{"accessToken":"canarySso","expiresAt":"{expires}","region":"eu-1"}}"#);
-    let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, b"corp");
-    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    // SHA-1 of the session's name, `corp`.
+    let hex = "ee0bfd2552fbd840c02cc48b6e823320543c450f";
     std::fs::write(home.join(format!(".aws/sso/cache/{hex}.json")), text).unwrap();
 }
 

@@ -2,7 +2,7 @@
 
 use forebay_core::{DataPath, ErrorKind, PathPolicy};
 use forebay_io::Buf;
-use forebay_store::{Body, Capabilities, Proof, PutMode, PutOptions, ReadOptions, Store};
+use forebay_store::{Body, Capabilities, Proof, PutMode, PutOptions, ReadOptions};
 
 use futures::TryStreamExt;
 

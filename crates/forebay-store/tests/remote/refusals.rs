@@ -10,7 +10,7 @@ use futures::StreamExt;
 use crate::support::fake::Fake;
 use crate::support::origin::{Origin, error};
 use crate::support::wire::Message;
-use crate::support::{Server, context, key, open, put, read};
+use crate::support::{Server, context, key, open, pattern, put, read};
 
 /// Every operation of a store that fails; the errors they end in.
 async fn all_errors(store: &Arc<dyn Store>) -> Vec<Error> {
@@ -175,79 +175,74 @@ async fn server_wrong_keys_are_wrong_keys() {
     }
 }
 
-/// Everything a request carries that is secret comes back in the reply of a server that quotes whatever it gets, in every way a reply can
-/// fail; none of it may be said.
+/// The request's headers as a server would quote them in XML.
+fn quote(request: &Message) -> String {
+    let quoted = request.headers.iter().map(|(name, value)| {
+        let value = value.replace('&', "&amp;").replace('<', "&lt;");
+        format!("{name}: {value} ")
+    });
+    quoted.collect()
+}
+
+fn signature(request: &Message) -> Option<&str> {
+    request.header("authorization")?.rsplit('=').next()
+}
+
+/// A server that quotes whatever it gets, wherever it can.
+async fn parrot(status: u16, code: &'static str) -> Fake {
+    Fake::start(move |request| {
+        let said = quote(request);
+        let (signature, key) = (signature(request).unwrap_or(""), "AKIACANARYACCESS");
+        let body = format!(
+            "<Error><Code>{code}</Code><Message>{signature} {key} {said}</Message><StringToSign>{said}</StringToSign><AWSAccessKeyId>{key}</AWSAccessKeyId></Error>"
+        );
+        Message::reply(status, body).with("x-echo", said)
+    })
+    .await
+}
+
+/// Everything that every operation says when it fails.
+async fn all_words(store: &Arc<dyn Store>) -> Vec<String> {
+    let words = |error: Error| format!("{error} {error:?} {:?}", error.hint());
+    let mut texts = vec![format!("{store:?}")];
+    let mut rows = store.list(&key("k"), ListOptions { recursive: true });
+    while let Some(row) = rows.next().await {
+        texts.extend(row.err().map(words));
+    }
+    let body = Body::from(Buf::copy_of(b"x").unwrap());
+    let results = [
+        store.head(&key("k")).await.err(),
+        read(&**store, "k", 0..10).await.err(),
+        store.put(&key("k"), body, &PutOptions::default()).await.err(),
+        store.upload(&key("k"), &PutOptions::default()).await.err(),
+        store.delete(&key("k")).await.err(),
+        store.capabilities().await.err(),
+    ];
+    texts.extend(results.into_iter().flatten().map(words));
+    texts
+}
+
+/// Everything a request carries that is secret comes back in the reply, in every way a reply can fail; none of it may be said.
 #[tokio::test]
 async fn no_error_says_a_secret() {
-    let quote = |request: &Message| {
-        let mut said = String::new();
-        for (name, value) in &request.headers {
-            let value = value.replace('&', "&amp;").replace('<', "&lt;");
-            said.push_str(&format!("{name}: {value} "));
-        }
-        said
-    };
     for status in [200, 206, 301, 400, 401, 403, 404, 409, 412, 416, 429, 500, 503] {
         for code in ["Odd", "ExpiredToken", "SignatureDoesNotMatch"] {
-            let fake = Fake::start(move |request| {
-                let said = quote(request);
-                let signature = request.header("authorization").unwrap_or("").rsplit('=').next().unwrap_or("");
-                let key = "AKIACANARYACCESS";
-                Message::reply(
-                    status,
-                    format!(
-                        "<Error><Code>{code}</Code><Message>{signature} {key} {said}</Message><StringToSign>{said}</StringToSign><AWSAccessKeyId>{key}</AWSAccessKeyId></Error>"
-                    ),
-                )
-                .with("x-echo", said)
-            })
-            .await;
+            let fake = parrot(status, code).await;
+            let url = fake.url();
             let vars = [
-                ("FOREBAY_S3_ENDPOINT", fake.url()),
-                ("AWS_ACCESS_KEY_ID", "AKIACANARYACCESS".to_owned()),
-                ("AWS_SECRET_ACCESS_KEY", "canarySecretKey0123456789".to_owned()),
-                ("AWS_SESSION_TOKEN", "canaryTokenCanaryToken+/==".to_owned()),
+                ("FOREBAY_S3_ENDPOINT", url.as_str()),
+                ("AWS_ACCESS_KEY_ID", "AKIACANARYACCESS"),
+                ("AWS_SECRET_ACCESS_KEY", "canarySecretKey0123456789"),
+                ("AWS_SESSION_TOKEN", "canaryTokenCanaryToken+/=="),
             ];
-            let vars: Vec<(&str, &str)> = vars.iter().map(|(name, value)| (*name, value.as_str())).collect();
             let store = open("s3://bucket/p", &vars, &context()).await.unwrap();
-            let mut texts = vec![format!("{store:?}")];
-            let mut rows = store.list(&key("k"), ListOptions { recursive: true });
-            while let Some(row) = rows.next().await {
-                texts.extend(
-                    row.err()
-                        .map(|error| format!("{error} {error:?} {:?}", error.hint())),
-                );
-            }
-            let body = || Body::from(Buf::copy_of(b"x").unwrap());
-            let results = [
-                store.head(&key("k")).await.err(),
-                read(&*store, "k", 0..10).await.err(),
-                store.put(&key("k"), body(), &PutOptions::default()).await.err(),
-                store.upload(&key("k"), &PutOptions::default()).await.err(),
-                store.delete(&key("k")).await.err(),
-                store.capabilities().await.err(),
-            ];
-            for error in results.into_iter().flatten() {
-                texts.push(format!("{error} {error:?} {:?}", error.hint()));
-            }
-            let signatures: Vec<String> = fake
-                .log()
-                .iter()
-                .filter_map(|request| {
-                    request
-                        .header("authorization")?
-                        .rsplit('=')
-                        .next()
-                        .map(str::to_owned)
-                })
-                .collect();
-            assert!(!signatures.is_empty());
+            let texts = all_words(&store).await;
+            let log = fake.log();
+            let signatures: Vec<&str> = log.iter().filter_map(signature).collect();
+            assert!(!signatures.is_empty() && texts.len() > 3);
             for text in texts {
-                for canary in ["CANARY", "canary", "Canary"] {
+                for canary in ["CANARY", "canary", "Canary"].iter().chain(&signatures) {
                     assert!(!text.contains(canary), "{status} {code}: {text}");
-                }
-                for signature in &signatures {
-                    assert!(!text.contains(signature.as_str()), "{status} {code}: {text}");
                 }
             }
         }
@@ -274,6 +269,39 @@ async fn names_that_become_too_long_with_their_prefix_are_refused() {
         .unwrap();
     let error = put(&*store, &"k".repeat(600), b"x").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
+async fn only_certificates_of_trusted_authorities_are_taken() {
+    let origin = Origin::start(&[]).await;
+    let plain = Server::of_origin(&origin);
+    let address = crate::support::tls::start(plain.address()).await;
+    let server = plain.through(&format!("https://{address}"));
+    let bytes = pattern(2 << 20, 4);
+    let authority = crate::support::tls::authority();
+    let mut vars = server.vars();
+    vars.push(("AWS_CA_BUNDLE", authority.to_str().unwrap()));
+    let store = open("s3://bucket/tls", &vars, &context()).await.unwrap();
+    put(&*store, "o", &bytes).await.unwrap();
+    assert!(read(&*store, "o", 0..2 << 20).await.unwrap() == bytes);
+    assert_eq!(
+        store
+            .list(&forebay_core::Key::ROOT, ListOptions::default())
+            .count()
+            .await,
+        1
+    );
+    // Without it nobody vouches for the server, on either way in.
+    let asked = origin.log().len();
+    let store = open("s3://bucket/tls", &server.vars(), &context()).await.unwrap();
+    for error in [
+        read(&*store, "o", 0..10).await.unwrap_err(),
+        store.head(&key("o")).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.hint().unwrap().contains("AWS_CA_BUNDLE"), "{error:?}");
+    }
+    assert_eq!(origin.log().len(), asked);
 }
 
 #[tokio::test]

@@ -3,15 +3,17 @@
 //! - [`wire`]: just enough HTTP/1.1 to read and write whole messages;
 //! - [`fake`]: answers with whatever a function says;
 //! - [`origin`]: a small S3 server of our own, well-behaved unless it is told a quirk;
-//! - [`proxy`]: stands between a store and a server and injects faults by rule.
+//! - [`proxy`]: stands between a store and a server and injects faults by rule; [`tls`] speaks TLS before either.
 
 #![expect(dead_code, reason = "each test binary uses its own part of this module")]
 
 pub(crate) mod fake;
 pub(crate) mod origin;
 pub(crate) mod proxy;
+pub(crate) mod tls;
 pub(crate) mod wire;
 
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -87,7 +89,11 @@ impl Server {
                 !env::TEST_REQUIRE_SERVERS.is_on(),
                 "FOREBAY_TEST_S3_ENDPOINT is not set, but servers are required"
             );
-            println!("skipped: no S3 server (FOREBAY_TEST_S3_ENDPOINT is not set)");
+            // Tests may print, but this is no test.
+            let _ = writeln!(
+                std::io::stderr(),
+                "skipped: no S3 server (FOREBAY_TEST_S3_ENDPOINT is not set)"
+            );
             return None;
         };
         let need = |var: env::EnvVar| var.get().unwrap_or_else(|| panic!("{} is not set", var.name));

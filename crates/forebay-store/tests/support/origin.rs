@@ -4,6 +4,7 @@
 //! any credentials and remembers what it was asked.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -341,14 +342,16 @@ impl Origin {
             count += 1;
             let encoded = percent_encoding::utf8_percent_encode(&row, percent_encoding::NON_ALPHANUMERIC);
             if row.ends_with('/') {
-                rows.push_str(&format!(
+                let _ = write!(
+                    rows,
                     "<CommonPrefixes><Prefix>{encoded}</Prefix></CommonPrefixes>"
-                ));
+                );
             } else {
                 let (size, etag) = (object.bytes.len(), &object.etag);
-                rows.push_str(&format!(
+                let _ = write!(
+                    rows,
                     "<Contents><Key>{encoded}</Key><Size>{size}</Size><ETag>{etag}</ETag><LastModified>2025-01-01T00:00:00Z</LastModified></Contents>"
-                ));
+                );
             }
             last = row;
         }

@@ -158,7 +158,7 @@ impl Proxy {
                     client.get_mut().write_all(&reply.bytes()).await?;
                     continue;
                 }
-                Some(Fault::Reset) => return reset(client.into_inner()),
+                Some(Fault::Reset) => return reset(client.get_ref()),
                 Some(Fault::Stall) => stall().await,
                 Some(Fault::HideRange) => request
                     .headers
@@ -168,7 +168,7 @@ impl Proxy {
             let mut reply = self.ask(&mut server, &request).await?;
             let has_body = request.method() != "HEAD";
             match fault {
-                Some(Fault::LoseReply) => return reset(client.into_inner()),
+                Some(Fault::LoseReply) => return reset(client.get_ref()),
                 Some(fault @ (Fault::StallMidBody | Fault::Truncate)) => {
                     let half = reply.body.len() / 2;
                     let mut bytes = reply.head();
@@ -232,7 +232,7 @@ fn shift_range(reply: &mut Message) {
 }
 
 /// Closed with unread or unsent data and no time to linger: the other side sees a reset.
-fn reset(socket: TcpStream) -> std::io::Result<()> {
+fn reset(socket: &TcpStream) -> std::io::Result<()> {
     socket.set_zero_linger()
 }
 

@@ -1,5 +1,6 @@
 //! Whole HTTP/1.1 messages over a socket, for tests: heads are small, bodies fit in memory.
 
+use std::fmt::Write as _;
 use std::io;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
@@ -74,7 +75,7 @@ impl Message {
     pub(crate) fn head(&self) -> Vec<u8> {
         let mut head = format!("{}\r\n", self.start);
         for (name, value) in &self.headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
+            let _ = write!(head, "{name}: {value}\r\n");
         }
         head.push_str("\r\n");
         head.into_bytes()
