@@ -31,6 +31,9 @@ use crate::store::{Capabilities, Entry, ListOptions, PutDone, PutOptions, ReadDo
 /// A check that takes longer hangs. Generous: a real server on a loaded machine is slow, a hang is for ever.
 const CHECK_SECONDS_MAX: u64 = 180;
 
+/// Times an object may change under a look at it; nobody writes faster than that for long.
+const GET_TRIES_MAX: usize = 10;
+
 /// How one check went.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -221,13 +224,23 @@ impl Suite {
         self.store.read_into(&key, span, buf, options).await
     }
 
-    /// The whole content.
+    /// The whole content, of one version: a write that was dropped may still land between head and read.
     async fn get(&self, name: &str) -> Verdict<Vec<u8>> {
-        let size = self.store.head(&self.key(name)?).await?.size;
-        let done = self
-            .read(name, Span::first(size), &ReadOptions::default())
-            .await?;
-        Ok(done.buf[..size as usize].to_vec())
+        for _ in 0..GET_TRIES_MAX {
+            let meta = self.store.head(&self.key(name)?).await?;
+            let options = ReadOptions {
+                version: meta.version,
+                ..ReadOptions::default()
+            };
+            match self.read(name, Span::first(meta.size), &options).await {
+                Ok(done) => return Ok(done.buf[..meta.size as usize].to_vec()),
+                Err(error) if error.kind() == ErrorKind::Precondition => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Miss::Failed(format!(
+            "'{name}' changed {GET_TRIES_MAX} times between head and read"
+        )))
     }
 
     /// Names in the order of the listing, relative to the check's place; prefixes end in `/`.

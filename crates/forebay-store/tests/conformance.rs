@@ -1,5 +1,7 @@
 //! Every store and every wrapper passes the one suite.
 
+mod support;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -171,4 +173,32 @@ async fn broken_stores_do_not_pass() {
     .await;
     let lost = Fault::LoseReply(ErrorKind::Unavailable);
     fails(plan().with(Op::Delete, When::Always, lost), "objects::delete").await;
+}
+
+/// What a store over the wire does not claim is skipped; what it claims holds.
+async fn passes_remotely(server: &support::Server) {
+    let limits = Limits {
+        part_bytes: 5 << 20,
+        stall_ms_max: 20_000,
+        ..support::limits()
+    };
+    let context = support::context_with(limits);
+    let store = server.store("conformance", &context).await;
+    let report = conformance::run_all(store, &context).await;
+    println!("{}: {report}", server.kind);
+    assert!(report.is_ok(), "{}: {report}", server.kind);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s3_store_on_a_small_server_of_our_own() {
+    let origin = support::origin::Origin::start(&[]).await;
+    passes_remotely(&support::Server::of_origin(&origin)).await;
+}
+
+/// The S3 server that the test runner started.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_s3_store() {
+    if let Some(server) = support::Server::from_env() {
+        passes_remotely(&server).await;
+    }
 }

@@ -334,7 +334,7 @@ async fn refused_and_dropped_writes_leave_no_file_behind() {
         ..PutOptions::default()
     };
     let error = store
-        .put_bytes(&key("a"), &[1; 100_000], &options)
+        .put_bytes(&key("a"), &vec![1; 100_000], &options)
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -342,7 +342,8 @@ async fn refused_and_dropped_writes_leave_no_file_behind() {
     for polls in 1..40 {
         let options = PutOptions::default();
         let name = key("dropped");
-        let mut future = store.put_bytes(&name, &[1; 100_000], &options);
+        let bytes = vec![1; 100_000];
+        let mut future = store.put_bytes(&name, &bytes, &options);
         for _ in 0..polls {
             if (&mut future).now_or_never().is_some() {
                 break;
@@ -435,14 +436,14 @@ async fn many_ranges_are_one_open_and_a_bounded_number_of_files_stays_open() {
         None
     });
     let (store, _) = hooked_at(dir.path(), hooked);
-    put(&store, "a", &[1; 100_000]).await;
+    put(&store, "a", &vec![1; 100_000]).await;
     for start in 0..50 {
         read(&store, "a", Span::at(start * 1000, 1000).unwrap())
             .await
             .unwrap();
     }
     assert_eq!(opens.load(Ordering::SeqCst), 1);
-    put(&store, "a", &[2; 100_000]).await;
+    put(&store, "a", &vec![2; 100_000]).await;
     assert_eq!(read(&store, "a", Span::first(1)).await.unwrap(), [2]);
     assert_eq!(opens.load(Ordering::SeqCst), 2);
     for index in 0..100 {

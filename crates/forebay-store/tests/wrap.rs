@@ -342,7 +342,7 @@ async fn bytes_come_at_the_rate_that_was_set() {
     };
     let store = Throttled::new(memory(), throttle, clock.clone());
     for round in 0..50 {
-        put(&store, &format!("{round}"), &[0; 100_000]).await;
+        put(&store, &format!("{round}"), &vec![0; 100_000]).await;
     }
     // Five seconds' worth, less the tenth that may be saved up. Time is simulated, so this is exact up to the timer's millisecond.
     let millis = clock.0.elapsed().as_millis();

@@ -201,7 +201,8 @@ pub(super) async fn dropped_put(suite: &Suite) -> Verdict {
         let content = suite.get("object").await?;
         ensure!(
             content == old || content == new,
-            "a dropped put left a mixture behind"
+            "a dropped put left {} bytes that are neither the old nor the new content",
+            content.len()
         );
         let listed = suite.list("", true).await?;
         for name in &listed {

@@ -224,6 +224,7 @@ pub(super) async fn delete(suite: &Suite) -> Verdict {
     Ok(())
 }
 
+/// Backslashes are left out: AWS advises against them, and servers are known that take them for slashes.
 pub(super) async fn odd_names(suite: &Suite) -> Verdict {
     let long = ["x".repeat(200), "y".repeat(200), "z".repeat(200), "w".repeat(200)].join("/");
     let names = [
@@ -240,7 +241,7 @@ pub(super) async fn odd_names(suite: &Suite) -> Verdict {
         "semi;colon:comma,",
         "at@tilde~caret^",
         "brackets[](){}<>",
-        "pipe|star*backslash\\",
+        "pipe|star*",
         "dollar$bang!",
         ".hidden",
         "...",
