@@ -55,10 +55,14 @@ def main():
         moved = round_once()
         wall, after = time.perf_counter() - began, resource.getrusage(who)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        print(
-            json.dumps({"bytes": moved, "wall_s": wall, "cpu_s": cpu, "rss_bytes": after.ru_maxrss * 1024}),
-            file=answers,
-        )
+        rss = after.ru_maxrss * 1024
+        answer = {
+            "bytes": moved,
+            "wall_s": wall,
+            "cpu_s": cpu,
+            "rss_bytes": rss,
+        }
+        print(json.dumps(answer), file=answers)
 
 
 if __name__ == "__main__":
