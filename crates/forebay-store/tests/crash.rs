@@ -119,7 +119,7 @@ impl Scenario {
         self.old_bytes.map(|len| content(1, len))
     }
 
-    fn new(&self) -> Vec<u8> {
+    fn fresh(&self) -> Vec<u8> {
         content(2, self.new_bytes)
     }
 }
@@ -221,7 +221,7 @@ async fn prepared(scenario: &Scenario) -> SimFs {
 
 /// Do the writes of a scenario; gives the outcome for each name.
 async fn work(store: &LocalStore, scenario: &Scenario) -> Vec<Result<()>> {
-    let new = scenario.new();
+    let new = scenario.fresh();
     match scenario.work {
         Work::Put(mode) => {
             let options = PutOptions {
@@ -295,7 +295,7 @@ async fn look(fs: &SimFs, scenario: &Scenario, results: &[Result<()>]) -> Result
     let mut there = Vec::new();
     for (name, result) in scenario.names().iter().zip(results) {
         let found = found(&store, name, &context).await?;
-        let (old, new) = (scenario.old(), scenario.new());
+        let (old, new) = (scenario.old(), scenario.fresh());
         let is_new = found.as_ref() == Some(&new);
         if !is_new && found != old {
             let len = found.map(|found| found.len());
