@@ -186,9 +186,7 @@ impl Shared {
             return Ok(());
         }
         let mut passed = PassedOver::default();
-        let found = self
-            .find(key, None, 0..self.stores.len(), &mut passed)
-            .await?;
+        let found = self.find(key, None, 0..self.stores.len(), &mut passed).await?;
         if let Found::In(index, _) = found {
             let place = self.stores[index].location().join(key);
             return Err(Error::new(ErrorKind::AlreadyExists, op, "").at(place));
