@@ -48,7 +48,7 @@ pub struct OpenHow {
     pub purpose: Purpose,
     /// Around the page cache?
     pub direct: Direct,
-    /// Bytes the caller is going to write, where it knows; files below [`DIRECT_BYTES_MIN`] are not worth direct I/O.
+    /// Bytes the caller is going to write, where it knows; files below 64 KiB are not worth direct I/O.
     pub size_hint: Option<u64>,
 }
 

@@ -561,7 +561,9 @@ async fn cancelling_leaves_nothing_half_made_and_what_can_be_resumed() {
         assert_eq!(context.pool().stats().leased_bytes, 0);
         let journals = journals(&dir.path().join("state"));
         assert_eq!(
-            journals.iter().any(|name| name.ends_with(".json")),
+            journals
+                .iter()
+                .any(|name| Path::new(name).extension().is_some_and(|end| end == "json")),
             parts_kept,
             "{journals:?}"
         );
@@ -649,6 +651,11 @@ async fn results_say_how_they_were_checked() {
         assert_eq!(objects[0].copied, Copied::Whole);
         checks.push(objects[0].destination);
     }
-    use DestinationCheck::{ByStore, NotCompared, ReadBack};
-    assert_eq!(checks, [ByStore, ReadBack, ReadBack, NotCompared]);
+    let expected = [
+        DestinationCheck::ByStore,
+        DestinationCheck::ReadBack,
+        DestinationCheck::ReadBack,
+        DestinationCheck::NotCompared,
+    ];
+    assert_eq!(checks, expected);
 }

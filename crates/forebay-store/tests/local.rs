@@ -626,9 +626,9 @@ async fn writers_into_one_directory_share_its_syncs() {
 
 #[tokio::test]
 async fn a_failed_directory_sync_has_failed_for_all_it_covered() {
-    // The second sync covers all writers but the first. The first one covers that one alone, but when it ends all have renamed: what it
-    // lost may be theirs.
-    for (sync_that_fails, syncs, failures) in [(2, 2, 15), (1, 1, 16)] {
+    // The second sync covers the writers that renamed after the first began: all but one, and fewer only when several were as quick. The
+    // first covers those alone, but when it ends all have renamed: what it lost may be theirs.
+    for (sync_that_fails, syncs) in [(2, 2), (1, 1)] {
         let (events, results) = write_together(Some(sync_that_fails)).await;
         let begun = events.iter().filter(|event| **event == Event::SyncBegins).count();
         assert_eq!(begun, syncs, "no second try: {events:?}");
@@ -636,7 +636,18 @@ async fn a_failed_directory_sync_has_failed_for_all_it_covered() {
             .iter()
             .filter_map(|result| result.as_ref().err())
             .collect();
-        assert_eq!(failed.len(), failures);
+        let quick = events
+            .iter()
+            .take_while(|event| **event == Event::Renamed)
+            .count();
+        match sync_that_fails {
+            1 => assert_eq!(failed.len(), 16),
+            _ => assert!(
+                (16 - quick..16).contains(&failed.len()),
+                "{} of {events:?}",
+                failed.len()
+            ),
+        }
         assert!(
             failed
                 .iter()

@@ -26,7 +26,7 @@ fn missing_things_are_named() {
     let error = sandbox.run(["cat", "--json", "nothing"]).exits(2).json_error();
     assert_eq!(
         (&error["kind"], &error["location"]),
-        (&"not_found".into(), &"[DIR]/work/nothing".into())
+        (&"not_found".into(), &"[DIR]/here/nothing".into())
     );
     sandbox.run(["cat", "f/below"]).exits(2).says(&["f/below"]);
 }

@@ -48,7 +48,7 @@ fn ls_long_and_json_have_sizes() {
         (&rows[1]["name"], &rows[1]["size"]),
         (&"b c".into(), &4097.into())
     );
-    assert_eq!(rows[1]["url"], "[DIR]/work/d/b c");
+    assert_eq!(rows[1]["url"], "[DIR]/here/d/b c");
     assert_eq!(
         (&rows[2]["kind"], &rows[2]["name"]),
         (&"prefix".into(), &"sub".into())
@@ -62,7 +62,7 @@ fn stat_tells_what_is_known_and_how_it_is_read() {
     sandbox.file("large", 1 << 20);
     let out = sandbox.run(["stat", "d/b c"]).exits(0).out;
     for words in [
-        "url       [DIR]/work/d/b c\n",
+        "url       [DIR]/here/d/b c\n",
         "4097 (4.0 KiB)",
         "checksum  none kept",
         "buffered: smaller than",

@@ -7,5 +7,6 @@ mod interrupts;
 mod listing;
 mod measuring;
 mod pages;
+mod remote;
 mod sandbox;
 mod secrets;

@@ -23,7 +23,7 @@ impl Sandbox {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("home")).unwrap();
-        std::fs::create_dir(dir.path().join("work")).unwrap();
+        std::fs::create_dir(dir.path().join("here")).unwrap();
         Self {
             dir,
             vars: Vec::new(),
@@ -38,7 +38,7 @@ impl Sandbox {
 
     /// The current directory of everything that is run.
     pub(crate) fn work(&self) -> PathBuf {
-        self.dir.path().join("work")
+        self.dir.path().join("here")
     }
 
     pub(crate) fn home(&self) -> PathBuf {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_core::{Crc32c, Crc64Nvme, Error, ErrorKind, Ledger, Result, Span, crc32c, crc64nvme};
 use forebay_io::Buf;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use super::journal::ObjectJournal;
 use super::report::{Copied, DestinationCheck, ObjectCopied, SourceCheck};
@@ -44,7 +44,11 @@ pub(super) async fn copy_small(shared: &Arc<Shared>, job: &Job) -> Result<Object
     let meta = &job.from;
     let (body, mut ledger) = read(shared, meta, Span::first(meta.size)).await?;
     let sums = Sums::of(&body, meta.checksum);
-    let source = compare_source(shared, meta, sums)?;
+    let source = match compare_source(shared, meta, sums)? {
+        // A listing gave no checksum, but the store compared what it sent with the one it keeps.
+        SourceCheck::NoneKept if meta.size > 0 && ledger.verified_bytes >= meta.size => SourceCheck::Matched,
+        check => check,
+    };
     account_source(&mut ledger, source, meta.size);
     let options = shared.put_options(meta.size);
     let done = shared
@@ -96,6 +100,9 @@ pub(super) async fn copy_large(shared: &Arc<Shared>, job: &Job) -> Result<Object
         ledger,
     ))
 }
+
+/// A part that has arrived.
+type Part = (u32, Sums, Ledger);
 
 /// An object on its way, in parts.
 struct Transfer {
@@ -165,11 +172,11 @@ impl Transfer {
             .filter(|(_, part)| part.is_none())
             .map(|(index, _)| index)
             .collect();
-        let mut missing = missing.into_iter().peekable();
+        let mut missing = missing.into_iter();
         let window = self.shared.context.limits().store_requests_max.max(1) as usize;
         let cancel = self.shared.cancel.clone();
         let mut tasks = JoinSet::new();
-        loop {
+        let failed = loop {
             while tasks.len() < window
                 && let Some(index) = missing.next()
             {
@@ -177,32 +184,34 @@ impl Transfer {
             }
             let joined = tokio::select! {
                 biased;
-                () = cancel.cancelled() => {
-                    tasks.shutdown().await;
-                    return Err(stopped());
-                }
+                () = cancel.cancelled() => break stopped(),
                 joined = tasks.join_next() => joined,
             };
             let Some(joined) = joined else { return Ok(()) };
-            let moved = joined.map_err(|error| {
-                Error::new(ErrorKind::Internal, "copy", "a task of the copy panicked").with_source(error)
-            });
-            match moved.and_then(|result| result) {
-                Ok((index, sums, ledger)) => {
-                    self.ledger.merge(&ledger);
-                    self.parts[index as usize] = Some(sums);
-                    self.journal.record(&*self.upload, &self.parts).await;
-                }
-                Err(error) => {
-                    tasks.shutdown().await;
-                    return Err(error);
-                }
+            if let Err(error) = self.take(joined) {
+                break error;
             }
+            self.journal.record(&*self.upload, &self.parts).await;
+        };
+        // What had arrived by then need not be sent again.
+        tasks.abort_all();
+        while let Some(joined) = tasks.join_next().await {
+            let _ = self.take(joined);
         }
+        Err(failed)
+    }
+
+    fn take(&mut self, joined: Result<Result<Part>, JoinError>) -> Result<()> {
+        let (index, sums, ledger) = joined.unwrap_or_else(|error| {
+            Err(Error::new(ErrorKind::Internal, "copy", "a task of the copy panicked").with_source(error))
+        })?;
+        self.ledger.merge(&ledger);
+        self.parts[index as usize] = Some(sums);
+        Ok(())
     }
 
     /// Read one part, sum it and write it.
-    fn part(&self, index: u32) -> impl Future<Output = Result<(u32, Sums, Ledger)>> + Send + 'static {
+    fn part(&self, index: u32) -> impl Future<Output = Result<Part>> + Send + 'static {
         let (shared, meta, upload) = (
             Arc::clone(&self.shared),
             Arc::clone(&self.meta),

@@ -12,6 +12,18 @@ use super::report::DestinationCheck;
 use super::{Shared, Verify, stopped};
 use crate::store::{PutDone, ReadDone, ReadOptions, WriteCheck};
 
+/// Have the destination's probe done before the first write, so that its word counts: one probe in a week spares reading everything back.
+/// Directories compare nothing by themselves, so there is nothing to find out.
+pub(super) async fn prepare(shared: &Shared) {
+    let is_local = shared.destination.location().scheme() == Scheme::File;
+    if shared.options.verify == Verify::Auto
+        && !is_local
+        && let Err(error) = shared.destination.capabilities().await
+    {
+        tracing::debug!(%error, "the destination cannot be probed; what is written will be read back");
+    }
+}
+
 /// Check a finished write against the sums of its pieces, in order. A wrong object does not stay.
 pub(super) async fn destination(
     shared: &Arc<Shared>,

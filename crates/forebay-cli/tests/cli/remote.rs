@@ -1,0 +1,172 @@
+//! The same verbs on a real S3 server, where one is given by the variables that `cargo xtask servers` prints.
+
+use std::process::Stdio;
+
+use forebay_core::{Seed, env};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::sandbox::Sandbox;
+
+/// A sandbox whose environment leads to the test server, and a prefix of its own there; `None` without a server.
+fn server() -> Option<(Sandbox, String)> {
+    let (Some(endpoint), Some(bucket)) = (env::TEST_S3_ENDPOINT.get(), env::TEST_S3_BUCKET.get()) else {
+        assert!(
+            !env::TEST_REQUIRE_SERVERS.is_on(),
+            "a test server is required, but none is given"
+        );
+        return None;
+    };
+    let sandbox = Sandbox::new()
+        .var("FOREBAY_S3_ENDPOINT", endpoint)
+        .var(
+            "AWS_ACCESS_KEY_ID",
+            env::TEST_S3_ACCESS_KEY.get().unwrap_or_default(),
+        )
+        .var(
+            "AWS_SECRET_ACCESS_KEY",
+            env::TEST_S3_SECRET_KEY.get().unwrap_or_default(),
+        )
+        .var("AWS_REGION", env::TEST_S3_REGION.get().unwrap_or_default());
+    let prefix = format!("s3://{bucket}/cli-{:016x}", Seed::fresh().0);
+    Some((sandbox, prefix))
+}
+
+#[test]
+fn the_verbs_are_the_same() {
+    let Some((sandbox, url)) = server() else { return };
+    sandbox.file("t/a", 100);
+    sandbox.file("t/b c/\u{e9}", 4096);
+    let large = sandbox.file("t/large", 20_000_000);
+    sandbox
+        .run(["cp", "-r", "t", &url])
+        .exits(0)
+        .says(&["copied 3 objects"]);
+    // Some servers show a folder for a while after its last object, such as that of the probe, is gone.
+    let level = sandbox.run(["ls", &url]).exits(0).out;
+    let level: Vec<&str> = level.lines().filter(|name| *name != ".forebay-probe/").collect();
+    assert_eq!(level, ["a", "b c/", "large"]);
+    assert_eq!(
+        sandbox.run(["ls", "-r", &url]).exits(0).out,
+        "a\nb c/\u{e9}\nlarge\n"
+    );
+    let stat = sandbox
+        .run(["stat", "--json", &format!("{url}/large")])
+        .exits(0)
+        .json();
+    assert_eq!(stat["size"], 20_000_000);
+    let cat = sandbox
+        .command(["cat", &format!("{url}/large")])
+        .output()
+        .unwrap();
+    assert!(cat.status.success() && cat.stdout == large);
+    let range = sandbox
+        .command(["cat", "--range", "9000000-9000100", &format!("{url}/large")])
+        .output()
+        .unwrap();
+    assert_eq!(range.stdout, large[9_000_000..9_000_100]);
+    sandbox
+        .run(["cp", "-r", &url, "back"])
+        .exits(0)
+        .says(&["copied 3 objects"]);
+    assert!(sandbox.read("back/large") == large);
+    sandbox.run(["rm", &format!("{url}/a")]).exits(0);
+    sandbox
+        .run(["stat", &format!("{url}/a")])
+        .exits(2)
+        .says(&["not found"]);
+    sandbox.run(["rm", &url]).exits(2).says(&["prefix", "-r"]);
+    sandbox
+        .run(["rm", "-r", &url])
+        .exits(0)
+        .says(&["removed 2 objects"]);
+    assert_eq!(sandbox.run(["ls", "-r", &url]).out, "");
+}
+
+#[test]
+fn a_store_that_checks_what_it_is_sent_is_taken_at_its_word() {
+    let Some((sandbox, url)) = server() else { return };
+    sandbox.file("f", 10_000);
+    let capabilities = sandbox
+        .run(["stat", "--json", url.rsplit_once('/').unwrap().0])
+        .exits(0)
+        .json();
+    let json = sandbox
+        .run(["cp", "--json", "f", &format!("{url}/f")])
+        .exits(0)
+        .json();
+    let by_store = capabilities["capabilities"]["checksum"] == "shown";
+    assert_eq!(json["checked_by_store"], u64::from(by_store), "{json}");
+    assert_eq!(json["checked_by_read_back"], u64::from(!by_store), "{json}");
+    let json = sandbox
+        .run(["cp", "--json", "--verify", "readback", "f", &format!("{url}/f")])
+        .exits(0)
+        .json();
+    assert_eq!(json["checked_by_read_back"], 1);
+    sandbox.run(["rm", "-r", &url]).exits(0);
+}
+
+#[test]
+fn an_interrupted_upload_goes_on_where_it_stopped() {
+    let Some((sandbox, url)) = server() else { return };
+    let large = sandbox.file("large", 300_000_000);
+    let copy = format!("{url}/large");
+    let mut child = sandbox
+        .command(["cp", "large", &copy, "--concurrency", "1"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Until the journal says that some parts are there; a machine that copies everything before has nothing to resume.
+    while sandbox.journals().is_empty() && child.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    if child.try_wait().unwrap().is_none() {
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        sandbox
+            .ran(&output)
+            .exits(130)
+            .says(&["interrupted", "goes on where it stopped"]);
+        sandbox.run(["stat", &copy]).exits(2).says(&["not found"]);
+        let json = sandbox.run(["cp", "--json", "large", &copy]).exits(0).json();
+        assert!(json["bytes_resumed"].as_u64().unwrap() > 0, "{json}");
+    }
+    assert_eq!(sandbox.journals(), [""; 0]);
+    let cat = sandbox.command(["cat", &copy]).output().unwrap();
+    assert!(cat.status.success() && cat.stdout == large);
+    sandbox.run(["rm", "-r", &url]).exits(0);
+}
+
+#[test]
+fn what_is_not_there_or_not_allowed_is_told() {
+    let Some((sandbox, url)) = server() else { return };
+    sandbox
+        .run(["ls", "s3://no-such-bucket-here/x/"])
+        .exits(2)
+        .says(&["error: not found", "no-such-bucket-here"]);
+    let sandbox = sandbox.var("AWS_SECRET_ACCESS_KEY", "wrong");
+    let ran = sandbox.run(["ls", &format!("{url}/")]).exits(2);
+    let told = ran.err.contains("not authenticated") || ran.err.contains("permission denied");
+    assert!(told && ran.err.contains("hint: "), "{}", ran.err);
+}
+
+#[test]
+fn a_store_is_measured_and_left_empty() {
+    let Some((sandbox, url)) = server() else { return };
+    let args = [
+        "bench",
+        "store",
+        &url,
+        "--json",
+        "--size",
+        "32MiB",
+        "--object-size",
+        "16MiB",
+        "--small-objects",
+        "20",
+        "--runs",
+        "1",
+    ];
+    let json = sandbox.run(args).exits(0).json();
+    assert_eq!(json["tests"].as_array().unwrap().len(), 4);
+    assert_eq!(sandbox.run(["ls", "-r", &url]).out, "");
+}
