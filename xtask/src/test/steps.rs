@@ -129,7 +129,7 @@ fn run_doc(session: &Session<'_>) -> Result<()> {
     let runner = session.runner;
     runner.run(&mut runner.cargo(&["test", "--doc", "--workspace", "--locked"]))?;
     let mut links = runner.cargo(&["doc", "--workspace", "--no-deps", "--locked"]);
-    runner.run(links.env("RUSTDOCFLAGS", "-D warnings"))
+    runner.run(links.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links"))
 }
 
 fn run_wheel(session: &mut Session<'_>) -> Result<()> {
