@@ -6,7 +6,7 @@
 //! - [`credentials`]: the whole ordinary chain of AWS;
 //! - [`transport`]: one shared HTTP client that judges replies, with [`direct`] for bodies that go past its buffers; [`failure`]: what they mean in our words;
 //! - [`read`], [`write`], [`upload`], [`list`]: the operations; [`backend`]: the clients they use;
-//! - what the store can be relied on for comes from [`probe`](crate::probe), and conditional writes refuse to work without it.
+//! - what the store can be relied on for comes from [`probe`], and conditional writes refuse to work without it.
 //!
 //! ```text
 //! read:  caller's buffer <--no copy of ours-- socket; the request comes from object_store, the reply is judged by the transport
