@@ -1,7 +1,7 @@
 //! The `forebay` command.
 //!
 //! A run goes through four steps, one module each: [`args`] parses the command line into plain structs, [`config`] resolves settings
-//! once, [`commands`] does the work against an [`App`](app::App), and [`printer`] is the only way to the terminal. Exit status: 0 done, 1 "no",
+//! once, [`commands`] does the work against an [`App`], and [`printer`] is the only way to the terminal. Exit status: 0 done, 1 "no",
 //! 2 an error, 130 when Ctrl-C stopped it. A closed stdout pipe is success.
 
 mod app;
