@@ -558,7 +558,10 @@ async fn cancelling_leaves_nothing_half_made_and_what_can_be_resumed() {
         let report = copier.tree(&Key::ROOT, &Key::ROOT).await.unwrap();
         assert!(report.cancelled && !report.is_complete());
         assert_eq!((report.objects_copied, report.objects_failed), (0, 0));
-        assert_eq!(context.pool().stats().leased_bytes, 0);
+        // What was with the engine already goes its way and gives its memory back after that.
+        while context.pool().stats().leased_bytes > 0 {
+            tokio::task::yield_now().await;
+        }
         let journals = journals(&dir.path().join("state"));
         assert_eq!(
             journals
