@@ -29,7 +29,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tower_service::Service as _;
 
-use super::failure::Failure;
+use super::failure::{Asked, Failure};
 use super::transport::IDLE_SECONDS;
 
 /// Read while looking for the end of a head; whatever of the body comes along is copied, so it is small.
@@ -120,7 +120,7 @@ impl Direct {
         &self,
         request: &http::request::Parts,
         sink: &Sink,
-        secrets: &[String],
+        asked: &Asked,
         check: impl FnOnce(&mut http::response::Parts) -> Result<(), Failure>,
     ) -> Result<http::response::Parts, Failure> {
         let mut reply = self.ask(request).await?;
@@ -130,7 +130,7 @@ impl Direct {
                 reply.parts.status,
                 &reply.parts.headers,
                 &body,
-                secrets,
+                asked,
             ));
         }
         check(&mut reply.parts)?;

@@ -60,13 +60,16 @@ impl Failure {
     }
 
     /// A reply that is not a success.
-    pub(crate) fn of_reply(status: StatusCode, headers: &HeaderMap, body: &[u8], secrets: &[String]) -> Self {
+    pub(crate) fn of_reply(status: StatusCode, headers: &HeaderMap, body: &[u8], asked: &Asked) -> Self {
         let body = String::from_utf8_lossy(body);
+        let secrets = &asked.secrets;
         let [code, message, region] = xml_texts(&body, ["Code", "Message", "Region"]);
         let code = tidy(&code.unwrap_or_default(), secrets, CODE_CHARS_MAX);
         let message = tidy(&message.unwrap_or_default(), secrets, MESSAGE_CHARS_MAX);
         let region = region.or_else(|| header(headers, "x-amz-bucket-region"));
         let region = region.map(|region| tidy(&region, secrets, CODE_CHARS_MAX));
+        // Garage and AWS name the region in errors that have nothing to do with it.
+        let region = region.filter(|region| asked.region.as_ref() != Some(region));
         let mut failure = classify(status, &code, region.as_deref());
         let said = [code.as_str(), message.as_str()]
             .into_iter()
@@ -182,7 +185,7 @@ fn classify(status: StatusCode, code: &str, region: Option<&str>) -> Failure {
         (301 | 307, _) | (400, "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
             wrong_region(region)
         }
-        (400, _) if region.is_some() => wrong_region(region),
+        (400, "") if region.is_some() => wrong_region(region),
         (_, "BadDigest" | "InvalidDigest" | "XAmzContentChecksumMismatch" | "XAmzContentSHA256Mismatch") => {
             Failure::new(Kind::Corrupt, "the bytes do not match their checksum")
         }
@@ -308,48 +311,62 @@ fn header(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
 }
 
-/// Everything a request carries that must not be repeated: whole headers, and their parts, since servers quote those.
-pub(crate) fn secrets_of(headers: &HeaderMap, uri: &http::Uri) -> Vec<String> {
-    const HEADERS: [&str; 6] = [
-        "authorization",
-        "x-amz-security-token",
-        "x-amz-s3session-token",
-        "x-aws-ec2-metadata-token",
-        "x-amz-sso_bearer_token",
-        "x-ms-encryption-key",
-    ];
-    const PARAMETERS: [&str; 4] = [
-        "sig",
-        "X-Amz-Signature",
-        "X-Amz-Credential",
-        "X-Amz-Security-Token",
-    ];
-    let mut secrets = Vec::new();
-    for value in HEADERS.iter().filter_map(|name| header(headers, name)) {
-        // `Credential=KEY/date/region/s3/aws4_request, Signature=HEX`: the key and the signature on their own.
-        for part in value
-            .split([' ', ',', '='])
-            .map(|part| part.split('/').next().unwrap_or(part))
-        {
-            if !matches!(
-                part,
-                "AWS4-HMAC-SHA256" | "Credential" | "SignedHeaders" | "Signature"
-            ) && !part.contains(';')
-            {
-                secrets.push(part.to_owned());
+/// What is remembered of a request to judge its reply.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    /// Everything it carries that must not be repeated: whole headers, and their parts, since servers quote those.
+    secrets: Vec<String>,
+    /// The region it was signed for.
+    region: Option<String>,
+}
+
+impl Asked {
+    pub(crate) fn of(headers: &HeaderMap, uri: &http::Uri) -> Self {
+        const HEADERS: [&str; 6] = [
+            "authorization",
+            "x-amz-security-token",
+            "x-amz-s3session-token",
+            "x-aws-ec2-metadata-token",
+            "x-amz-sso_bearer_token",
+            "x-ms-encryption-key",
+        ];
+        const PARAMETERS: [&str; 4] = [
+            "sig",
+            "X-Amz-Signature",
+            "X-Amz-Credential",
+            "X-Amz-Security-Token",
+        ];
+        let mut secrets = Vec::new();
+        for value in HEADERS.iter().filter_map(|name| header(headers, name)) {
+            // `Credential=KEY/date/region/s3/aws4_request, Signature=HEX`: the key and the signature on their own.
+            let parts = value.split([' ', ',', '=']);
+            let parts = parts.map(|part| part.split('/').next().unwrap_or(part));
+            let is_word = |part: &&str| {
+                matches!(
+                    *part,
+                    "AWS4-HMAC-SHA256" | "Credential" | "SignedHeaders" | "Signature"
+                ) || part.contains(';')
+            };
+            secrets.extend(parts.filter(|part| !is_word(part)).map(str::to_owned));
+            secrets.push(value);
+        }
+        for pair in uri.query().unwrap_or("").split('&') {
+            match pair.split_once('=') {
+                Some((name, value)) if PARAMETERS.contains(&name) => secrets.push(value.to_owned()),
+                _ => {}
             }
         }
-        secrets.push(value);
-    }
-    for pair in uri.query().unwrap_or("").split('&') {
-        match pair.split_once('=') {
-            Some((name, value)) if PARAMETERS.contains(&name) => secrets.push(value.to_owned()),
-            _ => {}
+        // Longest first, so that no part of a longer one is left standing.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        let scope = header(headers, "authorization").unwrap_or_default();
+        let region = scope
+            .split_once("Credential=")
+            .and_then(|(_, scope)| scope.split('/').nth(2));
+        Self {
+            region: region.map(str::to_owned),
+            secrets,
         }
     }
-    // Longest first, so that no part of a longer one is left standing.
-    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-    secrets
 }
 
 #[cfg(test)]
@@ -361,7 +378,7 @@ mod tests {
             StatusCode::from_u16(status).unwrap(),
             &HeaderMap::new(),
             body.as_bytes(),
-            &[],
+            &Asked::default(),
         )
     }
 
@@ -417,8 +434,24 @@ mod tests {
         assert!(failure.message.contains("expecting 'eu-1'"), "{failure:?}");
         let mut headers = HeaderMap::new();
         headers.insert("x-amz-bucket-region", "ap-9".parse().unwrap());
-        let failure = Failure::of_reply(StatusCode::MOVED_PERMANENTLY, &headers, b"", &[]);
+        let failure = Failure::of_reply(StatusCode::MOVED_PERMANENTLY, &headers, b"", &Asked::default());
         assert!(failure.hint.unwrap().contains("ap-9"));
+    }
+
+    #[test]
+    fn a_region_that_was_meant_is_no_mistake() {
+        let mut request = HeaderMap::new();
+        let scope = "AWS4-HMAC-SHA256 Credential=K/20250101/garage/s3/aws4_request, Signature=0".parse();
+        request.insert("authorization", scope.unwrap());
+        let asked = Asked::of(&request, &"http://h/".parse().unwrap());
+        assert_eq!(asked.region.as_deref(), Some("garage"));
+        let mut headers = HeaderMap::new();
+        headers.insert("x-amz-bucket-region", "garage".parse().unwrap());
+        let body = b"<Error><Code>InvalidRequest</Code><Region>garage</Region></Error>";
+        for body in [&body[..], b""] {
+            let failure = Failure::of_reply(StatusCode::BAD_REQUEST, &headers, body, &asked);
+            assert!(!failure.message.contains("region"), "{failure}");
+        }
     }
 
     #[test]
@@ -434,7 +467,7 @@ mod tests {
             "x-amz-security-token",
             "canary/token+with==signs".parse().unwrap(),
         );
-        let secrets = secrets_of(&headers, &"http://h/k?sig=canarysas%3D&x=1".parse().unwrap());
+        let asked = Asked::of(&headers, &"http://h/k?sig=canarysas%3D&x=1".parse().unwrap());
         let body = format!(
             "<Error><Code>Odd</Code><Message>AKIACANARYKEY c0ffee0123456789 canary/token+with==signs canarysas%3D host {}\u{7}</Message></Error>",
             "long ".repeat(500)
@@ -443,7 +476,7 @@ mod tests {
             StatusCode::BAD_REQUEST,
             &HeaderMap::new(),
             body.as_bytes(),
-            &secrets,
+            &asked,
         );
         let text = format!("{failure} {failure:?}");
         for canary in [

@@ -36,7 +36,7 @@ use object_store::client::{
 use tokio::time::{Instant, Sleep};
 
 use super::direct::{Direct, Sink};
-use super::failure::{Failure, secrets_of};
+use super::failure::{Asked, Failure};
 
 /// Largest reply that is not object content: a page of a listing has up to 1000 names of up to 1024 bytes, written as
 /// `%XX` at worst.
@@ -96,11 +96,11 @@ impl Transport {
             .headers
             .entry(USER_AGENT)
             .or_insert(HeaderValue::from_static(AGENT));
-        let secrets = secrets_of(&parts.headers, &parts.uri);
+        let context = Asked::of(&parts.headers, &parts.uri);
         let asked = parts.headers.get(RANGE).cloned();
         if let (Some(sink), Some(asked)) = (parts.extensions.get::<Sink>(), &asked) {
             let check = |reply: &mut http::response::Parts| check_range(asked, reply);
-            let reply = self.direct.get(&parts, sink, &secrets, check).await?;
+            let reply = self.direct.get(&parts, sink, &context, check).await?;
             return Ok(HttpResponse::from_parts(reply, Bytes::new().into()));
         }
         let method = parts.method.clone();
@@ -114,7 +114,7 @@ impl Transport {
         let (mut parts, body) = reply.into_parts();
         if !parts.status.is_success() && !pass(&method, parts.status) {
             let body = self.small(body).await.unwrap_or_default();
-            return Err(Failure::of_reply(parts.status, &parts.headers, &body, &secrets));
+            return Err(Failure::of_reply(parts.status, &parts.headers, &body, &context));
         }
         match &asked {
             Some(asked) if parts.status.is_success() => check_range(asked, &mut parts)?,

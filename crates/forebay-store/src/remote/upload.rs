@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RemoteStore;
 use super::failure::Failure;
-use super::write::{Absent, exists, written_by};
+use super::write::{Absent, exists, told, written_by};
 use crate::store::{PutDone, PutMode, PutOptions, Upload};
 
 /// Smallest part but the last that S3 takes.
@@ -230,6 +230,9 @@ impl RemoteUpload {
     /// Complete. When it is not known what became of this or an earlier try, the object that is there tells: it carries the name
     /// of its write. Trying again is the retry wrapper's business.
     async fn finish(&self, parts: &[Part]) -> Result<Option<String>> {
+        if parts.is_empty() {
+            return self.finish_empty().await;
+        }
         self.store.count("complete");
         let ids = parts.iter().map(|part| PartId {
             content_id: part.id.clone(),
@@ -239,7 +242,7 @@ impl RemoteUpload {
             .complete_multipart(&self.path, &self.upload, ids.collect())
             .await;
         let error = match done {
-            Ok(done) => return Ok(done.e_tag),
+            Ok(done) => return Ok(told(done.e_tag)),
             Err(error) => error,
         };
         if Failure::find(&error).is_none_or(|failure| failure.uncertain) {
@@ -254,6 +257,14 @@ impl RemoteUpload {
             return Ok(version);
         }
         Err(if refused { exists() } else { error })
+    }
+
+    /// Not every server takes an empty part, so an empty object is written whole and the upload given up.
+    async fn finish_empty(&self) -> Result<Option<String>> {
+        let version = self.store.put_empty(&self.path, self.mode).await?;
+        // The object is there; an upload without parts costs nothing.
+        let _ = self.give_up().await;
+        Ok(version)
     }
 
     async fn give_up(&self) -> Result<()> {

@@ -59,12 +59,11 @@ async fn server_objects_come_back_as_they_were_written() {
         assert_eq!(meta.size, bytes.len() as u64);
         assert_eq!(meta.version, done.version);
         assert!(meta.modified.is_some());
-        assert_eq!(
-            meta.checksum,
-            Some(Checksum::Crc64Nvme(crc64nvme(&bytes))),
-            "{}",
-            server.kind
-        );
+        let kept = Some(Checksum::Crc64Nvme(crc64nvme(&bytes)));
+        // Ceph 16 takes checksums and keeps none.
+        if server.kind != "ceph" {
+            assert_eq!(meta.checksum, kept, "{}", server.kind);
+        }
         for range in [0..1, 0..3 << 20, 4095..70_001, (3 << 20) - 1..3 << 20] {
             let got = read(&*store, "a/b.bin", range.clone()).await.unwrap();
             assert_eq!(got, bytes[range.start as usize..range.end as usize], "{range:?}");
@@ -268,17 +267,26 @@ async fn server_parts_in_any_order_make_the_object() {
     let context = context();
     for server in servers().await {
         let store = server.store("parts", &context).await;
-        store.capabilities().await.unwrap();
+        let capabilities = store.capabilities().await.unwrap();
         let (bytes, done) = upload_parts(&*store, "big", &PutOptions::default()).await;
         assert_eq!(
             (done.size, done.crc64nvme),
             (bytes.len() as u64, crc64nvme(&bytes))
         );
-        assert_eq!(done.check, WriteCheck::ByStore, "{}", server.kind);
+        let check = if capabilities.checksum.is_shown() {
+            WriteCheck::ByStore
+        } else {
+            WriteCheck::Unchecked
+        };
+        assert_eq!(done.check, check, "{}", server.kind);
         let got = read(&*store, "big", 0..bytes.len() as u64).await.unwrap();
         assert!(got == bytes, "{}", server.kind);
         let meta = store.head(&key("big")).await.unwrap();
-        assert_eq!(meta.version, done.version, "{}", server.kind);
+        assert!(
+            done.version.is_none() || meta.version == done.version,
+            "{}",
+            server.kind
+        );
         if let Some(Checksum::Crc64Nvme(sum)) = meta.checksum {
             assert_eq!(sum, crc64nvme(&bytes), "{}", server.kind);
         }
