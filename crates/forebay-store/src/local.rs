@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! put:  Body -> [runs] -> draft file -> sync -> rename -> sync of the directory (shared by all writers into it)
-//! read: key -> stat -> open file (kept in [open_files]) -> caller's buffer -> stat again
+//! read: key -> stat -> open file (or one of [open_files]) -> caller's buffer -> stat again
 //! list: directories, depth first, in the byte order of whole keys ([walk])
 //! ```
 
@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forebay_core::{Error, ErrorKind, Key, Ledger, Location, PathPolicy, Result, Span};
+use forebay_core::{Error, ErrorKind, Key, Ledger, Location, Result, Span};
 use forebay_io::{Access, AlignedBuf, Disk, File, FileKind, FileStat, NameOp, OpenHow};
 
 use self::dir_sync::DirSyncs;
@@ -48,6 +48,12 @@ const TEMP_PREFIX: &str = ".forebay-tmp-";
 
 /// Times a file is opened again because its name was given to another file in between. Each needs a rename within microseconds.
 const OPEN_TRIES_MAX: usize = 16;
+
+/// Times a write is begun again because its draft was swept away: each needs a sweeper within the microseconds before it is locked.
+const PUT_TRIES_MAX: usize = 3;
+
+/// Bodies of at least this size are written only after a look at the target: a small one is refused as fast by trying.
+const CHECK_BYTES_MIN: u64 = 1 << 20;
 
 /// Objects as files below a directory; clones share its open files.
 #[derive(Debug, Clone)]
@@ -170,39 +176,51 @@ impl Shared {
             .with_source(error)
     }
 
-    /// The file at `path`, open, with the stamp of what was opened.
-    async fn open_for_read(&self, path: &Path, policy: PathPolicy) -> Result<(Arc<File>, Stamp)> {
-        let mut stamp = Stamp::of(&self.stat_object("read", path).await?);
+    /// Read from whatever file `path` names now. The stamps before opening and after reading tell which file that was, so that a read
+    /// costs two stats and not three; only where they differ and a version was asked for is it done again.
+    async fn read_at(
+        &self,
+        path: &Path,
+        span: Span,
+        mut buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
         for _ in 0..OPEN_TRIES_MAX {
-            if let Some(file) = self.files.get(path, policy, &stamp) {
-                return Ok((file, stamp));
+            let stamp = Stamp::of(&self.stat_object("read", path).await?);
+            check_version(path, &stamp, options)?;
+            let kept = self.files.get(path, options.policy, &stamp);
+            let is_kept = kept.is_some();
+            let file = match kept {
+                Some(file) => file,
+                None => match self.disk().open_file(path, OpenHow::READ, options.policy).await {
+                    Ok(file) => file,
+                    // Gone since the stat: which says so better.
+                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                    Err(error) => return Err(explain("read", path, error)),
+                },
+            };
+            check_span(span, file.size(), buf.len()).map_err(|error| error.at(path.display()))?;
+            let mut ledger = Ledger::default();
+            if !span.is_empty() {
+                let read = self.disk().read_into(&file, span, buf, options.class).await;
+                (buf, ledger) = read.map_err(|error| explain("read", path, error))?;
             }
-            let opened = self.disk().open_file(path, OpenHow::READ, policy).await;
-            let after = Stamp::of(&self.stat_object("read", path).await?);
-            match opened {
-                // The name meant the same file before and after opening it, so that is the one that was opened.
-                Ok(file) if after == stamp => {
-                    self.files.keep(path, policy, stamp, &file);
-                    return Ok((file, stamp));
+            match self.disk().stat(path).await {
+                Ok(stat) if Stamp::of(&stat) == stamp => {
+                    if !is_kept {
+                        self.files.keep(path, options.policy, stamp, &file);
+                    }
                 }
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(explain("read", path, error));
-                }
-                _ => stamp = after,
+                Ok(stat) if stat.identity == stamp.identity => return Err(changed(path)),
+                // The name means another file by now. A kept file is known to be the one that was asked for; any other is whole too, but
+                // of which version is anybody's guess.
+                _ if is_kept || options.version.is_none() => {}
+                _ => continue,
             }
+            return Ok(ReadDone { buf, ledger });
         }
         let message = "the file is being replaced faster than it can be opened";
         Err(Error::new(ErrorKind::Precondition, "read", message).at(path.display()))
-    }
-
-    /// After a read: the file that was read must not have changed under it. One that lost its name meanwhile is whole and fine.
-    async fn check_unchanged(&self, path: &Path, before: &Stamp) -> Result<()> {
-        match self.disk().stat(path).await {
-            Ok(stat) if stat.identity == before.identity && Stamp::of(&stat) != *before => {
-                Err(changed(path, "the file changed while it was read"))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// An early answer for writers: what is at `path` now does not allow the write.
@@ -224,19 +242,45 @@ impl Shared {
     }
 
     async fn put_at(&self, path: &Path, body: &Body, options: &PutOptions) -> Result<PutDone> {
-        self.check_target("put", path, options.mode).await?;
+        let size = body.len();
+        // Otherwise the rename refuses soon enough.
+        if options.mode == PutMode::IfAbsent || size >= CHECK_BYTES_MIN {
+            self.check_target("put", path, options.mode).await?;
+        }
+        let mut result = self.put_once(path, body, options).await;
+        for _ in 1..PUT_TRIES_MAX {
+            match result {
+                // A sweeper took the draft for a dead writer's before it was locked, or somebody removed the directory.
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    result = self.put_once(path, body, options).await;
+                }
+                _ => break,
+            }
+        }
+        match result {
+            Ok(done) => {
+                self.files.forget(path);
+                Ok(done)
+            }
+            Err(error) => {
+                if error.kind() == ErrorKind::InvalidInput {
+                    self.check_target("put", path, PutMode::Replace).await?;
+                }
+                Err(explain("put", path, error))
+            }
+        }
+    }
+
+    async fn put_once(&self, path: &Path, body: &Body, options: &PutOptions) -> Result<PutDone> {
         let size = body.len();
         let wanted = Wanted {
             size: Some(size),
             size_min: size,
             policy: options.policy,
+            can_repeat: true,
         };
-        let draft = Draft::create(self, path, wanted)
-            .await
-            .map_err(|error| explain("put", path, error))?;
-        let written = self.fill(draft, body, options).await;
-        let (version, crc64nvme, ledger) = written.map_err(|error| explain("put", path, error))?;
-        self.files.forget(path);
+        let draft = Draft::create(self, path, wanted).await?;
+        let (version, crc64nvme, ledger) = self.fill(draft, body, options).await?;
         Ok(PutDone {
             version: Some(version),
             size,
@@ -263,10 +307,24 @@ fn is_padded(file: &File, size: u64) -> bool {
     matches!(*file.access(), Access::Direct { align } if !size.is_multiple_of(align.into()))
 }
 
-fn changed(path: &Path, message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Precondition, "read", message)
-        .at(path.display())
-        .with_hint("something writes to it in place; replace files by renaming, as this store does")
+fn check_version(path: &Path, stamp: &Stamp, options: &ReadOptions) -> Result<()> {
+    match &options.version {
+        Some(version) if *version != stamp.version() => {
+            let message = format!("version {version} was asked for, but it is {}", stamp.version());
+            Err(Error::new(ErrorKind::Precondition, "read", message).at(path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn changed(path: &Path) -> Error {
+    Error::new(
+        ErrorKind::Precondition,
+        "read",
+        "the file changed while it was read",
+    )
+    .at(path.display())
+    .with_hint("something writes to it in place; replace files by renaming, as this store does")
 }
 
 #[async_trait]
@@ -289,22 +347,7 @@ impl Store for LocalStore {
         options: &ReadOptions,
     ) -> Result<ReadDone> {
         let path = self.0.path_of("read", key)?;
-        let (file, stamp) = self.0.open_for_read(&path, options.policy).await?;
-        if let Some(version) = &options.version
-            && *version != stamp.version()
-        {
-            let message = format!("version {version} was asked for, but it is {}", stamp.version());
-            return Err(Error::new(ErrorKind::Precondition, "read", message).at(path.display()));
-        }
-        check_span(span, file.size(), buf.len()).map_err(|error| error.at(path.display()))?;
-        if span.is_empty() {
-            let ledger = Ledger::default();
-            return Ok(ReadDone { buf, ledger });
-        }
-        let read = self.0.disk().read_into(&file, span, buf, options.class).await;
-        let (buf, ledger) = read.map_err(|error| explain("read", &path, error))?;
-        self.0.check_unchanged(&path, &stamp).await?;
-        Ok(ReadDone { buf, ledger })
+        self.0.read_at(&path, span, buf, options).await
     }
 
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {

@@ -425,6 +425,54 @@ async fn a_file_that_is_replaced_while_it_is_read_gives_the_old_content() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_replaced_between_stat_and_open_is_of_one_version() {
+    for pinned in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, new) = (dir.path().join("a"), dir.path().join("new"));
+        let to = path.clone();
+        let hooked = Hooked::new().before_name(move |op| {
+            if matches!(op, NameOp::Open { .. }) {
+                drop(fs::rename(&new, &to));
+            }
+            None
+        });
+        let (store, _) = hooked_at(dir.path(), hooked);
+        fs::write(&path, vec![1; 1000]).unwrap();
+        fs::write(dir.path().join("new"), vec![2; 1000]).unwrap();
+        let version = store.head(&key("a")).await.unwrap().version.filter(|_| pinned);
+        let options = ReadOptions {
+            version,
+            ..ReadOptions::default()
+        };
+        let buf = AlignedBuf::alloc(1000, Pages::Small).unwrap();
+        let read = store.read_into(&key("a"), Span::first(1000), buf, &options).await;
+        if pinned {
+            assert_eq!(read.unwrap_err().kind(), ErrorKind::Precondition);
+        } else {
+            assert_eq!(read.unwrap().buf[..], [2; 1000]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_draft_that_was_swept_away_is_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let swept = AtomicU64::new(0);
+    let hooked = Hooked::new().before_name(move |op| {
+        if let NameOp::Rename { from, .. } = op
+            && swept.fetch_add(1, Ordering::SeqCst) == 0
+        {
+            fs::remove_file(from).unwrap();
+        }
+        None
+    });
+    let (store, _) = hooked_at(dir.path(), hooked);
+    put(&store, "a", b"content").await;
+    assert_eq!(fs::read(dir.path().join("a")).unwrap(), b"content");
+    assert!(temps(dir.path()).is_empty());
+}
+
+#[tokio::test]
 async fn many_ranges_are_one_open_and_a_bounded_number_of_files_stays_open() {
     let dir = tempfile::tempdir().unwrap();
     let opens = Arc::new(AtomicU64::new(0));

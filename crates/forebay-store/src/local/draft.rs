@@ -35,6 +35,8 @@ pub(super) struct Wanted {
     pub(super) size_min: u64,
     /// Which paths are acceptable.
     pub(super) policy: PathPolicy,
+    /// The writer can begin again when its file turns out to be gone, so there is no need to look.
+    pub(super) can_repeat: bool,
 }
 
 /// A file in the making; removed on drop unless it was committed.
@@ -162,7 +164,7 @@ async fn create(disk: Disk, target: PathBuf, wanted: Wanted, seed: Seed) -> Resu
                     target: target.clone(),
                     file,
                 };
-                if let Some(draft) = draft.locked().await? {
+                if let Some(draft) = draft.locked(wanted.can_repeat).await? {
                     return Ok(draft);
                 }
             }
@@ -189,12 +191,15 @@ async fn create(disk: Disk, target: PathBuf, wanted: Wanted, seed: Seed) -> Resu
 
 impl Draft {
     /// Lock it, and see whether it is still there; `None` when a sweeper was faster.
-    async fn locked(mut self) -> Result<Option<Self>> {
+    async fn locked(mut self, can_repeat: bool) -> Result<Option<Self>> {
         match RangeLock::try_exclusive(&self.file, ALIVE) {
             Ok(None) => return Ok(None),
             Ok(lock) => self.lock = lock,
             // Where locks do not work, nobody can take one, so nobody will sweep the file either.
             Err(error) => tracing::debug!(%error, "this file system has no locks"),
+        }
+        if can_repeat {
+            return Ok(Some(self));
         }
         match self.disk.stat(&self.temp).await {
             Ok(_) => Ok(Some(self)),

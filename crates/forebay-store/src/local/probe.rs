@@ -86,6 +86,7 @@ async fn try_race(store: &LocalStore) -> Result<Proof> {
         size: Some(1),
         size_min: 1,
         policy: PutOptions::default().policy,
+        can_repeat: false,
     };
     let mut drafts = Vec::new();
     for racer in 0..RACERS {
