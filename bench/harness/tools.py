@@ -47,10 +47,11 @@ def ensure_venv():
 
 def ensure_programs():
     """Build the Rust contenders and the `forebay` program, all with the release profile of the project."""
-    target = ["--release", "--locked", "--quiet", "--target-dir", ROOT / "target"]
-    run(["cargo", "build", *target, "--manifest-path", BENCH / "peers" / "Cargo.toml"])
+    target = ["--release", "--quiet", "--target-dir", ROOT / "target"]
+    run(["cargo", "build", *target, "--locked", "--manifest-path", BENCH / "peers" / "Cargo.toml"])
+    # Its lock follows the crates of the project, which change more often than anybody runs benchmarks.
     run(["cargo", "build", *target, "--manifest-path", BENCH / "forebay-bench" / "Cargo.toml"])
-    run(["cargo", "build", *target, "--manifest-path", ROOT / "Cargo.toml", "--package", "forebay-cli"])
+    run(["cargo", "build", *target, "--locked", "--manifest-path", ROOT / "Cargo.toml", "-p", "forebay-cli"])
 
 
 def forebay_python():
