@@ -176,10 +176,6 @@ async fn broken_stores_do_not_pass() {
 }
 
 /// What a store over the wire does not claim is skipped; what it claims holds.
-#[expect(
-    clippy::print_stdout,
-    reason = "which checks a server made us skip belongs into the log"
-)]
 async fn passes_remotely(server: &support::Server) {
     let limits = Limits {
         part_bytes: 5 << 20,
