@@ -348,7 +348,7 @@ async fn server_a_lost_reply_to_a_conditional_write_is_no_defeat() {
         if capabilities.upload_if_absent.is_shown() {
             let upload = store.upload(&key("large"), &options).await.unwrap();
             upload.put_part(0, Buf::copy_of(&bytes).unwrap()).await.unwrap();
-            let done = upload.complete().await.unwrap();
+            upload.complete().await.unwrap();
             assert!(read(store, "large", 0..3000).await.unwrap() == bytes);
         }
         // The origin shows both, so both were lost there.
