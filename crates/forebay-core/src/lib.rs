@@ -7,7 +7,7 @@
 //! - [`DataPath`] and [`PathPolicy`] say how bytes may move, [`Ledger`] how they did;
 //! - [`Limits`] holds every bound, [`Clock`] and [`Seed`] are the only sources of time and randomness;
 //! - [`Crc32c`] is the checksum that travels with data, [`ByteSize`] the way people write sizes;
-//! - [`env`] and [`metric`] are the registries of environment variables and metric names.
+//! - [`mod@env`] and [`metric`] are the registries of environment variables and metric names.
 
 mod checksum;
 mod clock;

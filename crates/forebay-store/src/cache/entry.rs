@@ -66,10 +66,8 @@ impl Entry {
             None => {
                 let held = room.lock().await?;
                 let bytes = opening.index_bytes.next_multiple_of(STORED_STEP);
-                let reserved = room.reserve_with(&held, table, None, bytes).await?;
-                let made = opening.make().await?;
-                reserved.used();
-                made
+                let _reserved = room.reserve_with(&held, table, None, bytes).await?;
+                opening.make().await?
             }
         };
         let header_bytes = header.len() as u64;

@@ -124,12 +124,11 @@ impl Flight {
                     self.shared.counts.hit();
                     return Ok(Some(block));
                 }
-                // Its bytes are accounted for already.
-                Recheck::Corrupt(back) => (buf, room) = (back, Some(None)),
+                // A block that is corrupt may well be a hole, so it needs room like any other.
                 Recheck::Absent(back) => {
                     buf = back;
                     match self.reserve().await {
-                        Ok(reserved) => room = Some(Some(reserved)),
+                        Ok(reserved) => room = Some(reserved),
                         Err(error) => note = Some(error.to_string()),
                     }
                 }
@@ -192,7 +191,7 @@ impl Flight {
             block = self.block,
             "a cached block does not hold its checksum, fetching it again"
         );
-        Ok(Recheck::Corrupt(buf))
+        Ok(Recheck::Absent(buf))
     }
 
     async fn reserve(&self) -> Result<Reservation> {
@@ -222,7 +221,7 @@ impl Flight {
     }
 
     /// Write data, then record. A full device is answered once by removing entries; anything else is left at that, and said with later misses.
-    async fn store(&self, block: &Block, room: Option<Reservation>) {
+    async fn store(&self, block: &Block, _room: Reservation) {
         let shared = &self.shared;
         let mut stored = self.write(block).await;
         if let Err(error) = &stored
@@ -235,12 +234,7 @@ impl Flight {
             };
         }
         match stored {
-            Ok(()) => {
-                if let Some(room) = room {
-                    room.used();
-                }
-                shared.set_trouble(None);
-            }
+            Ok(()) => shared.set_trouble(None),
             Err(error) => {
                 tracing::warn!(%error, "cannot keep a block in the cache");
                 shared.set_trouble(Some(error.to_string()));
@@ -327,10 +321,8 @@ impl Drop for Flight {
 enum Recheck {
     /// Somebody else was faster.
     Good(Block),
-    /// To be fetched.
+    /// To be fetched: nothing is there, or nothing that holds its checksum.
     Absent(AlignedBuf),
-    /// To be fetched, in place of what is there.
-    Corrupt(AlignedBuf),
 }
 
 /// Fill the piece of one who waits and send it back.

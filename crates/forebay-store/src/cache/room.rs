@@ -35,41 +35,23 @@ pub(super) struct Room {
     patience: Duration,
     /// Locks of one open file do not exclude its own threads; this does.
     turn: Mutex<()>,
-    flow: Arc<Flow>,
+    /// Reserved by this process and not yet written.
+    in_flight: Arc<AtomicU64>,
     /// Usage when it was last seen, for people to look at.
     seen_bytes: AtomicU64,
 }
 
-/// Bytes reserved by this process.
-#[derive(Debug, Default)]
-struct Flow {
-    /// Reserved and not yet written.
-    in_flight: AtomicU64,
-    /// Reserved and given up: part of usage already, for the next one to take.
-    spare: AtomicU64,
-}
-
-/// The right to write some bytes. Dropped before it was [used](Self::used), the bytes are there for the next one.
+/// The right to write some bytes, held until they are written or given up. Those given up stay part of usage until the directory is next
+/// counted: only a count tells how much of them had reached the disk.
 #[derive(Debug)]
 pub(super) struct Reservation {
-    flow: Arc<Flow>,
+    in_flight: Arc<AtomicU64>,
     bytes: u64,
-    used: bool,
-}
-
-impl Reservation {
-    /// The bytes are on disk.
-    pub(super) fn used(mut self) {
-        self.used = true;
-    }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.flow.in_flight.fetch_sub(self.bytes, Ordering::SeqCst);
-        if !self.used {
-            self.flow.spare.fetch_add(self.bytes, Ordering::SeqCst);
-        }
+        self.in_flight.fetch_sub(self.bytes, Ordering::SeqCst);
     }
 }
 
@@ -91,7 +73,7 @@ impl Room {
             bytes_max,
             patience: Duration::from_millis(disk.limits().stall_ms_max),
             turn: Mutex::default(),
-            flow: Arc::default(),
+            in_flight: Arc::default(),
             seen_bytes: AtomicU64::new(0),
         };
         let held = room.lock().await?;
@@ -204,8 +186,7 @@ impl Room {
             return Err(self.no_room("the object was removed from it meanwhile"));
         }
         if let Some(usage) = usage {
-            let spare = take_up_to(&self.flow.spare, bytes);
-            let raised = usage.bytes.saturating_add(bytes - spare);
+            let raised = usage.bytes.saturating_add(bytes);
             if raised <= self.bytes_max {
                 let usage = Usage {
                     bytes: raised,
@@ -224,6 +205,7 @@ impl Room {
     pub(super) async fn shrink(&self, table: &Table, name: Name, bytes: u64) -> Result<()> {
         let _held = self.lock().await?;
         let generation = self.follow(table).await.unwrap_or_default().generation;
+        let in_flight = self.in_flight();
         let mut rows = scan::scan(&self.disk, &self.root).await?;
         rows.remove(&name);
         let stored: u64 = rows.values().map(|row| row.bytes).sum();
@@ -232,7 +214,7 @@ impl Room {
         }
         let goal = stored.saturating_sub(bytes.max(self.bytes_max / HEADROOM_DIVISOR));
         let kept = self.remove_oldest(table, rows, &[], goal, goal).await;
-        let bytes = kept.saturating_add(self.flow.in_flight.load(Ordering::SeqCst));
+        let bytes = kept.saturating_add(in_flight);
         self.next_generation(table, bytes, generation).await
     }
 
@@ -250,9 +232,8 @@ impl Room {
 
     /// Count the directory and bring it below the cap with `bytes` more. The lock is held.
     async fn evict(&self, table: &Table, entry: Option<&Entry>, bytes: u64, generation: u64) -> Result<()> {
+        let in_flight = self.in_flight();
         let rows = scan::scan(&self.disk, &self.root).await?;
-        self.flow.spare.store(0, Ordering::SeqCst);
-        let in_flight = self.flow.in_flight.load(Ordering::SeqCst);
         let stored: u64 = rows.values().map(|row| row.bytes).sum();
         let most = self.bytes_max.saturating_sub(in_flight.saturating_add(bytes));
         let taken = |stored: u64| stored.saturating_add(in_flight);
@@ -319,12 +300,17 @@ impl Room {
         self.write(Usage { bytes, generation }).await
     }
 
+    /// Bytes reserved by this process and not yet written. Taken *before* the directory is counted: a block that is written meanwhile is then
+    /// counted twice, which costs a little room; taken after, it could be counted not at all, and the cap be passed.
+    fn in_flight(&self) -> u64 {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
     fn grant(&self, bytes: u64) -> Reservation {
-        self.flow.in_flight.fetch_add(bytes, Ordering::SeqCst);
+        self.in_flight.fetch_add(bytes, Ordering::SeqCst);
         Reservation {
-            flow: Arc::clone(&self.flow),
+            in_flight: Arc::clone(&self.in_flight),
             bytes,
-            used: false,
         }
     }
 
@@ -332,11 +318,4 @@ impl Room {
         let message = format!("no room in the cache of {}: {why}", ByteSize(self.bytes_max));
         Error::new(ErrorKind::OutOfSpace, "reserve", message).at(self.root.display())
     }
-}
-
-fn take_up_to(from: &AtomicU64, wanted: u64) -> u64 {
-    let taken = from.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-        Some(left - left.min(wanted))
-    });
-    taken.unwrap_or_default().min(wanted)
 }
