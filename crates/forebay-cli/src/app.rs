@@ -3,8 +3,9 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use forebay_core::{Error, ErrorKind, Result};
-use forebay_store::Context;
+use forebay_core::{ByteSize, Error, ErrorKind, Result, Scheme};
+use forebay_store::cache::{Cache, CacheConfig, Mode};
+use forebay_store::{Context, Store};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
@@ -48,6 +49,24 @@ impl App {
         self.config.context()
     }
 
+    /// `store` to read objects from: behind the cache, where one is wanted and the store is remote.
+    pub(crate) async fn source(
+        &self,
+        store: Arc<dyn Store>,
+        mode: Mode,
+        context: &Context,
+    ) -> Result<Source> {
+        let is_remote = !matches!(store.location().scheme(), Scheme::File | Scheme::Mem);
+        let cache = match self.config.cache()?.filter(|_| is_remote) {
+            Some(config) => {
+                let config = CacheConfig { mode, ..config };
+                Some(Arc::new(Cache::open(Arc::clone(&store), config, context).await?))
+            }
+            None => None,
+        };
+        Ok(Source { store, cache })
+    }
+
     /// Do `work`, unless Ctrl-C comes first: then it is dropped, which gives up what it had begun.
     pub(crate) async fn unless_cancelled<T, E: From<Error>>(
         &self,
@@ -57,6 +76,38 @@ impl App {
             biased;
             () = self.cancel.cancelled() => Err(interrupted().into()),
             result = work => result,
+        }
+    }
+}
+
+/// A store to read from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    store: Arc<dyn Store>,
+    cache: Option<Arc<Cache>>,
+}
+
+impl Source {
+    /// The store, or the cache before it.
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
+        match &self.cache {
+            Some(cache) => Arc::clone(cache) as Arc<dyn Store>,
+            None => Arc::clone(&self.store),
+        }
+    }
+
+    /// Let blocks that were handed out already reach the disk, and tell with `--verbose` where the bytes came from.
+    pub(crate) async fn finish(&self, printer: &Printer) {
+        if let Some(cache) = &self.cache {
+            cache.settle().await;
+            let stats = cache.stats();
+            printer.detail(format_args!(
+                "cache: {} blocks from the disk, {} fetched, {} of them in place of corrupt ones; {} kept",
+                stats.hits,
+                stats.misses,
+                stats.corrupt,
+                ByteSize(stats.bytes)
+            ));
         }
     }
 }

@@ -53,6 +53,12 @@ pub(crate) struct SettingArgs {
     /// Folder for small state: store probes, transfers in progress
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) state_dir: Option<OsString>,
+    /// Keep what is read from remote stores on a local disk, such as /nvme/cache:200GiB
+    #[arg(long, global = true, value_name = "DIR:SIZE")]
+    pub(crate) cache: Option<OsString>,
+    /// Use what is cached without asking the store whether it has changed: true or false
+    #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) cache_immutable: Option<OsString>,
     /// Disk engine: auto, uring or psync
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) engine: Option<OsString>,

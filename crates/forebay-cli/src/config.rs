@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use forebay_core::{Error, ErrorKind, Limits, Result, env};
 use forebay_io::{DiskConfig, EngineChoice, Pages};
 use forebay_store::Context;
+use forebay_store::cache::{CacheConfig, Freshness};
 use forebay_store::remote::Environment;
 use serde::Serialize;
 
@@ -143,6 +144,20 @@ impl Config {
             Some(Value::Path(path)) => context.with_state_dir(Some(path.clone())),
             _ => context,
         })
+    }
+
+    /// The cache that is wanted.
+    pub(crate) fn cache(&self) -> Result<Option<CacheConfig>> {
+        let Some(text) = self.text("cache") else {
+            return Ok(None);
+        };
+        let base = std::env::current_dir()
+            .map_err(|error| Error::from_io("start", error).at("current directory"))?;
+        let mut config = CacheConfig::parse(text, &base)?;
+        if self.value("cache_immutable") == Some(&Value::Switch(true)) {
+            config.freshness = Freshness::Immutable;
+        }
+        Ok(Some(config))
     }
 
     /// The bounds in force.

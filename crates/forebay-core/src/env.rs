@@ -62,6 +62,10 @@ env_vars! {
     CONCURRENCY = "FOREBAY_CONCURRENCY";
     /// Size of one ranged GET or uploaded part, such as `8MiB`.
     PART_SIZE = "FOREBAY_PART_SIZE";
+    /// Keep what is read from remote stores on a local disk: `directory:size`, such as `/nvme/cache:200GiB`.
+    CACHE = "FOREBAY_CACHE";
+    /// Objects never change once written: what is cached is used without asking the store.
+    CACHE_IMMUTABLE = "FOREBAY_CACHE_IMMUTABLE";
     /// S3 endpoint URL (default: the variables and profiles of AWS, then AWS itself).
     S3_ENDPOINT = "FOREBAY_S3_ENDPOINT";
     /// S3 region.

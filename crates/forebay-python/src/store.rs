@@ -6,11 +6,12 @@
 mod choices;
 mod opened;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Location, PathPolicy};
+use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Location, PathPolicy, Scheme, env};
 use forebay_io::{Buf, Class};
+use forebay_store::cache::{CacheConfig, Freshness};
 use forebay_store::{ListOptions, PutMode};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
@@ -25,14 +26,15 @@ use crate::rows::{PyObjectMeta, PyProof, PyWriteResult};
 use crate::upload::PyUpload;
 use crate::view::View;
 use crate::wait::wait;
-use choices::{CacheChoice, Choices};
+use choices::Choices;
 pub(crate) use opened::{Opened, Request};
 
 /// A place with objects in it: a directory, a bucket, memory.
 ///
 /// Args:
 ///     url: ``/path``, ``file:///path``, ``s3://bucket/prefix``, ``gs://``, ``az://``, ``http(s)://``, ``mem://name``
-///     cache: keep what is read on local NVMe, as ``"/nvme/cache:200GiB"``
+///     cache: keep what is read on local NVMe, as ``"/nvme/cache:200GiB"``; by default ``FOREBAY_CACHE`` says it for remote stores, and ``""`` is
+///         no cache at all
 ///     immutable: objects never change once written, so what is cached is used without asking the store again
 ///     endpoint, region, addressing: of an S3 store; arguments count before variables and profiles
 ///     require: the data path bytes must take, such as ``"direct_uring"``; an error where it is not available
@@ -91,10 +93,7 @@ impl PyStore {
             None => PathPolicy::Fastest,
         };
         let choices = Choices {
-            cache: cache
-                .map(|text| CacheChoice::parse(text, immutable, &base))
-                .transpose()
-                .map_err(raise)?,
+            cache: cache_of(cache, immutable, &location, &base).map_err(raise)?,
             policy,
             class: class_of(service).map_err(raise)?,
             endpoint,
@@ -315,8 +314,10 @@ impl PyStore {
     fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<((String,), Bound<'py, PyDict>)> {
         let options = PyDict::new(py);
         if let Some(cache) = &self.choices.cache {
-            options.set_item("cache", cache.as_text())?;
-            options.set_item("immutable", cache.is_immutable())?;
+            options.set_item("cache", cache.to_string())?;
+            options.set_item("immutable", cache.freshness == Freshness::Immutable)?;
+        } else {
+            options.set_item("cache", "")?;
         }
         options.set_item("endpoint", &self.choices.endpoint)?;
         options.set_item("region", &self.choices.region)?;
@@ -374,6 +375,26 @@ fn put_mode(if_absent: bool) -> PutMode {
     } else {
         PutMode::Replace
     }
+}
+
+/// The cache an argument asks for, or the environment for stores that are not on this machine.
+fn cache_of(
+    text: Option<&str>,
+    immutable: bool,
+    location: &Location,
+    base: &Path,
+) -> forebay_core::Result<Option<CacheConfig>> {
+    let is_remote = !matches!(location.scheme(), Scheme::File | Scheme::Mem);
+    let text = match text {
+        Some(text) => Some(text.to_owned()).filter(|text| !text.is_empty()),
+        None => env::CACHE.get().filter(|_| is_remote),
+    };
+    let Some(text) = text else { return Ok(None) };
+    let mut config = CacheConfig::parse(&text, base)?;
+    if immutable || env::CACHE_IMMUTABLE.is_on() {
+        config.freshness = Freshness::Immutable;
+    }
+    Ok(Some(config))
 }
 
 fn class_of(name: &str) -> Result<Class, Error> {

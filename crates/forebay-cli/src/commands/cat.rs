@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use forebay_core::{ByteSize, Crc32c, Crc64Nvme, Error, ErrorKind, Key, Result, Span};
+use forebay_store::cache::Mode;
 use forebay_store::{Checksum, Context, ObjectMeta, ReadOptions, Store};
 use futures::{StreamExt, TryStreamExt};
 
@@ -39,7 +40,14 @@ pub(super) async fn run(args: &CatArgs, app: &App) -> Printed<Exit> {
         None => Span::first(meta.size),
     };
     let mut sums = Sums::new(&meta, span);
-    let ranges = read_ahead(store, key, &meta, span, &context);
+    // A part of a large file is no reason to fetch all of it.
+    let mode = if range.is_some() {
+        Mode::Blocks
+    } else {
+        Mode::Whole
+    };
+    let source = app.source(store, mode, &context).await?;
+    let ranges = read_ahead(source.store(), key, &meta, span, &context);
     let mut ranges = std::pin::pin!(ranges);
     while let Some(bytes) = ranges.try_next().await? {
         let printer = app.printer();
@@ -48,6 +56,7 @@ pub(super) async fn run(args: &CatArgs, app: &App) -> Printed<Exit> {
         sums.update(&bytes);
     }
     app.printer().flush()?;
+    source.finish(app.printer()).await;
     sums.compare()
         .map_err(|error| Stop::Error(error.at(&target.location)))?;
     Ok(Exit::Success)

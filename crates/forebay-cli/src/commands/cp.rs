@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_core::{ByteSize, Clock, Error, ErrorKind, Key, Ledger, Location, Rate, Result, SystemClock};
+use forebay_store::cache::Mode;
 use forebay_store::copy::{Copier, CopyOptions, CopyReport, Failure, Progress, Verify, is_tree_unfinished};
 use forebay_store::{Context, ObjectMeta, PutMode, Store, open};
 use futures::StreamExt;
@@ -182,11 +183,12 @@ async fn copy(
         },
         ..CopyOptions::default()
     };
-    let source = match &batch {
+    let store = match &batch {
         Batch::Objects(store, _) | Batch::Tree(store, _) => Arc::clone(store),
     };
-    let bar = CopyBar::new(app.printer(), source.location());
-    let copier = Copier::new(source, Arc::clone(destination), context)
+    let source = app.source(store, Mode::Whole, context).await?;
+    let bar = CopyBar::new(app.printer(), source.store().location());
+    let copier = Copier::new(source.store(), Arc::clone(destination), context)
         .with_options(options)
         .with_progress(Arc::clone(&bar) as Arc<dyn Progress>)
         .with_cancel(app.cancel().clone());
@@ -195,6 +197,7 @@ async fn copy(
         Batch::Tree(_, to) => copier.tree(&Key::ROOT, &to).await,
     };
     bar.finish();
+    source.finish(app.printer()).await;
     report
 }
 

@@ -194,7 +194,7 @@ impl Opened {
 /// Put the cache before a store, where one is wanted.
 async fn cached(store: Arc<dyn Store>, choices: &Choices, context: &Context) -> Result<Arc<dyn Store>> {
     match &choices.cache {
-        Some(cache) => Ok(Arc::new(Cache::open(store, cache.config(), context).await?)),
+        Some(config) => Ok(Arc::new(Cache::open(store, config.clone(), context).await?)),
         None => Ok(store),
     }
 }

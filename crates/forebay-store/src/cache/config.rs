@@ -1,6 +1,7 @@
 //! What a cache is told: where, how much, in which pieces, and how long a version is believed.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_core::{ByteSize, Error, ErrorKind, Location, Result};
@@ -71,6 +72,21 @@ impl CacheConfig {
         }
     }
 
+    /// Parse `directory:size`, such as `/nvme/cache:200GiB`; a relative directory is taken from `base`.
+    pub fn parse(text: &str, base: &Path) -> Result<Self> {
+        let refuse = || {
+            let message = format!("'{}' is not a cache", text.escape_debug());
+            Error::new(ErrorKind::InvalidInput, "open cache", message)
+                .with_hint("write directory:size, such as /nvme/cache:200GiB")
+        };
+        let (root, size) = text
+            .rsplit_once(':')
+            .filter(|(root, _)| !root.is_empty())
+            .ok_or_else(refuse)?;
+        let ByteSize(bytes_max) = size.parse().map_err(|_| refuse())?;
+        Ok(Self::new(base.join(root), bytes_max))
+    }
+
     pub(super) fn check(&self, origin: &Location) -> Result<()> {
         let refuse = |message: String, hint: &str| {
             Err(Error::new(ErrorKind::InvalidInput, "open cache", message)
@@ -104,5 +120,41 @@ impl CacheConfig {
     /// Blocks that may be in flight at once, within the memory given and the requests a store takes.
     pub(super) fn slots(&self, store_requests_max: u32) -> u64 {
         (self.fill_bytes_max / self.block_bytes).clamp(1, u64::from(store_requests_max.max(1)))
+    }
+}
+
+/// As [`CacheConfig::parse`] reads it.
+impl fmt::Display for CacheConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.root.display(), self.bytes_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_reads_back_as_it_is_written() {
+        let base = Path::new("/base");
+        for (text, root, bytes_max) in [
+            ("/nvme/cache:200GiB", "/nvme/cache", 200 << 30),
+            ("a:b:1.5GB", "/base/a:b", 1_500_000_000),
+            ("c:4096", "/base/c", 4096),
+        ] {
+            let config = CacheConfig::parse(text, base).unwrap();
+            assert_eq!(
+                (config.root.as_path(), config.bytes_max),
+                (Path::new(root), bytes_max)
+            );
+            assert_eq!(CacheConfig::parse(&config.to_string(), base).unwrap(), config);
+        }
+        for text in ["", "/nvme", ":1GiB", "/nvme:", "/nvme:much", "/nvme:-1"] {
+            let error = CacheConfig::parse(text, base).unwrap_err();
+            assert!(
+                error.hint().is_some_and(|hint| hint.contains("directory:size")),
+                "{text}"
+            );
+        }
     }
 }
