@@ -68,7 +68,8 @@ fn mistakes_in_the_file_are_told_with_their_line() {
         ),
         ("[limits]\npart_bytes = \"many\"\n", &["c.toml:2", "many", "size"]),
         ("[disk]\nengine = \"spdk\"\n", &["c.toml:2", "auto, uring, psync"]),
-        ("[cachee]\nx = 1\n", &["c.toml:1", "forebay config"]),
+        ("[fabric]\nx = 1\n", &["c.toml:1", "forebay config"]),
+        ("[cachee]\nx = 1\n", &["c.toml:1", "did you mean cache"]),
         ("[limits\n", &["c.toml:1"]),
     ] {
         std::fs::write(sandbox.path("c.toml"), text).unwrap();
