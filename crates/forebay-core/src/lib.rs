@@ -28,7 +28,7 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{Error, ErrorKind, Result, Retry};
 pub use key::{KEY_BYTES_MAX, Key};
 pub use ledger::{DOWNGRADES_KEPT_MAX, Downgrade, Ledger, PathTotals};
-pub use limits::Limits;
+pub use limits::{Bounds, Limits};
 pub use location::{Location, Scheme};
 pub use path::{DataPath, PathPolicy};
 pub use seed::{Rng, Seed};

@@ -5,8 +5,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Error, ErrorKind, Result};
+
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
+const GIB: u64 = 1024 * MIB;
+
+/// Longest time a setting may name: a day, in milliseconds.
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Bounds on memory, concurrency and patience.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +52,73 @@ pub struct Limits {
     pub reply_bytes_max: u64,
 }
 
+/// What one field of [`Limits`] may be, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Name of the field.
+    pub field: &'static str,
+    /// Smallest value that works.
+    pub min: u64,
+    /// Largest value that makes sense: above it, a number is a slip of the pen or of the unit.
+    pub max: u64,
+}
+
+impl Bounds {
+    /// The error for a value that is out of them, if it is.
+    pub fn check(&self, value: u64) -> Result<()> {
+        if (self.min..=self.max).contains(&value) {
+            return Ok(());
+        }
+        let message = format!("{} is {value}", self.field);
+        let hint = format!("it must be at least {} and at most {}", self.min, self.max);
+        Err(Error::new(ErrorKind::InvalidInput, "configure", message).with_hint(hint))
+    }
+}
+
+/// Makes the table of bounds and the check from the same rows, so that neither can have a field the other lacks.
+macro_rules! bounds {
+    ($( $field:ident: $min:expr, $max:expr; )*) => {
+        impl Limits {
+            /// What each field may be, in the order of the fields.
+            pub const BOUNDS: &[Bounds] = &[
+                $( Bounds { field: stringify!($field), min: $min, max: $max }, )*
+            ];
+
+            /// Refuse values out of bounds, naming the first field that is.
+            pub fn check(&self) -> Result<()> {
+                // Every field is named here, so a new one does not compile without bounds.
+                let Self { $( $field, )* } = self;
+                let values = [$( u64::from(*$field), )*];
+                Self::BOUNDS.iter().zip(values).try_for_each(|(bounds, value)| bounds.check(value))
+            }
+        }
+    };
+}
+
+bounds! {
+    buffer_bytes_max: MIB, 1024 * 1024 * GIB;
+    disk_request_bytes: 4 * KIB, GIB;
+    disk_depth: 1, 65_536;
+    ring_entries: 1, 32_768;
+    worker_threads: 1, 4096;
+    queue_requests_max: 1, 16 * 1024 * 1024;
+    part_bytes: 64 * KIB, 5 * GIB;
+    store_requests_max: 1, 65_536;
+    tries_max: 1, 1000;
+    retry_budget_percent: 0, 100_000;
+    retry_pause_ms: 0, DAY_MS;
+    retry_pause_ms_max: 0, DAY_MS;
+    stall_ms_max: 1, DAY_MS;
+    connect_ms_max: 1, DAY_MS;
+    reply_bytes_max: KIB, GIB;
+}
+
 impl Limits {
+    /// What a field may be; `None` for a name that is no field.
+    pub fn bounds_of(field: &str) -> Option<Bounds> {
+        Self::BOUNDS.iter().find(|bounds| bounds.field == field).copied()
+    }
+
     /// Size of one disk request as engines use it: whole pages, so that the pieces of an aligned request are aligned, and no more than
     /// the kernel takes at once.
     pub fn disk_request_bytes_whole(&self) -> usize {
@@ -87,6 +159,31 @@ impl Default for Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_out_of_bounds_are_named_with_their_bounds() {
+        Limits::default().check().unwrap();
+        let error = |limits: Limits| limits.check().unwrap_err();
+        let small = error(Limits {
+            part_bytes: 100,
+            ..Limits::default()
+        });
+        assert_eq!(small.kind(), ErrorKind::InvalidInput);
+        assert!(small.to_string().contains("part_bytes is 100"), "{small}");
+        assert!(small.hint().unwrap().contains("65536"), "{small:?}");
+        let large = error(Limits {
+            tries_max: u32::MAX,
+            ..Limits::default()
+        });
+        assert!(large.to_string().contains("tries_max"), "{large}");
+        for bounds in Limits::BOUNDS {
+            assert!(bounds.min <= bounds.max, "{bounds:?}");
+            assert!(bounds.check(bounds.min).is_ok() && bounds.check(bounds.max).is_ok());
+            assert!(bounds.check(bounds.max + 1).is_err());
+            assert_eq!(Limits::bounds_of(bounds.field), Some(*bounds));
+        }
+        assert_eq!(Limits::bounds_of("part"), None);
+    }
 
     #[test]
     fn odd_settings_are_made_usable() {
