@@ -1,7 +1,8 @@
 //! Every environment variable Forebay reads, in one place.
 //!
-//! Precedence of settings everywhere: command line or function argument, then `FOREBAY_*` variable, then configuration
-//! file, then default. `cargo xtask tidy` refuses a `FOREBAY_*` name that is not declared here.
+//! Precedence of settings: on the command line option, then `FOREBAY_*` variable, then configuration file, then default; in
+//! Python argument, then `FOREBAY_*` variable, then default. The file belongs to the command line: a library that read it would do something
+//! else on each machine. `cargo xtask tidy` refuses a `FOREBAY_*` name that is not declared here.
 
 use std::ffi::OsString;
 
@@ -48,7 +49,7 @@ macro_rules! env_vars {
 env_vars! {
     /// All of them, in the order of the reference page.
     ALL;
-    /// Path of the configuration file (default: `forebay/config.toml` in the user's configuration folder).
+    /// Path of the command line's configuration file (default: `forebay/config.toml` in the user's configuration folder).
     CONFIG = "FOREBAY_CONFIG";
     /// Folder for small state: store probes, transfers in progress (default: `forebay` in the user's cache folder).
     STATE_DIR = "FOREBAY_STATE_DIR";
@@ -74,7 +75,7 @@ env_vars! {
     S3_ADDRESSING = "FOREBAY_S3_ADDRESSING";
     /// Send S3 requests without a signature, for public buckets.
     S3_UNSIGNED = "FOREBAY_S3_UNSIGNED";
-    /// Log filter in the syntax of `tracing`, such as `info` or `forebay_store=debug`.
+    /// Log to stderr, by a filter in the syntax of `tracing`, such as `info` or `forebay_store=debug`.
     LOG = "FOREBAY_LOG";
     /// Test servers: fail instead of skipping tests when the variables below are absent.
     TEST_REQUIRE_SERVERS = "FOREBAY_TEST_REQUIRE_SERVERS";
