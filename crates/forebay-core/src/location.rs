@@ -2,11 +2,15 @@
 //!
 //! A [`Location`] is a scheme, an authority (bucket, container, host) and a [`Key`]. It never holds credentials: a URL
 //! with user information is refused, so whatever prints a location prints no secret.
+//!
+//! Names of objects and files are taken as they are: `%20` in them is three characters. Only web addresses are written in the encoding of the
+//! web, since they are copied from browsers and servers' pages.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind, Key, Result};
@@ -54,6 +58,43 @@ impl Scheme {
             .find(|(_, scheme)| *scheme == self)
             .map_or("", |(name, _)| name)
     }
+
+    /// Plain web servers, whose addresses are percent-encoded.
+    fn is_web(self) -> bool {
+        matches!(self, Self::Http | Self::Https)
+    }
+}
+
+/// What cannot stand in the path of a web address as it is. Characters beyond ASCII are always encoded.
+const WEB_ESCAPED: AsciiSet = CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// The name that the path of a web address stands for.
+fn decode(path: &str) -> Result<String> {
+    if path.to_ascii_lowercase().contains("%2f") {
+        return Err(invalid(
+            "an encoded slash cannot be told from a slash in a name",
+            path,
+        ));
+    }
+    percent_decode_str(path)
+        .decode_utf8()
+        .map(std::borrow::Cow::into_owned)
+        .map_err(|_| invalid("name is not valid UTF-8", path))
 }
 
 /// Parsed URI of an object or prefix.
@@ -155,10 +196,15 @@ impl Location {
         if authority.is_empty() && scheme != Scheme::Mem {
             return Err(invalid("bucket or host is missing", text));
         }
+        let key = if scheme.is_web() {
+            Key::parse(&decode(key)?)?
+        } else {
+            Key::parse(key)?
+        };
         Ok(Self {
             scheme,
             authority: authority.to_owned(),
-            key: Key::parse(key)?,
+            key,
         })
     }
 
@@ -223,6 +269,10 @@ impl fmt::Display for Location {
         match self.scheme {
             Scheme::File => f.write_str(&self.authority),
             scheme if self.key.is_root() => write!(f, "{}://{}", scheme.as_str(), self.authority),
+            scheme if scheme.is_web() => {
+                let key = utf8_percent_encode(self.key.as_str(), &WEB_ESCAPED);
+                write!(f, "{}://{}/{key}", scheme.as_str(), self.authority)
+            }
             scheme => write!(f, "{}://{}/{}", scheme.as_str(), self.authority, self.key),
         }
     }
@@ -257,7 +307,7 @@ fn refuse_credentials(scheme: Scheme, rest: &str) -> Result<()> {
             error.with_hint("give credentials by environment or profile, never inside a URL")
         });
     }
-    let web = matches!(scheme, Scheme::Http | Scheme::Https);
+    let web = scheme.is_web();
     let query = query.to_ascii_lowercase();
     if (web && plain.len() < rest.len()) || QUERY_CREDENTIALS.iter().any(|word| query.contains(word)) {
         return refuse("URL has a query or fragment").map_err(|error: Error| {
@@ -335,6 +385,9 @@ mod tests {
             ("s3://bucket/a/b.tar", "s3://bucket/a/b.tar"),
             ("s3://bucket/", "s3://bucket"),
             ("https://host:8080/x", "https://host:8080/x"),
+            ("https://host/a%20b/%C3%A9%25", "https://host/a%20b/%C3%A9%25"),
+            ("https://host/a b/\u{e9}", "https://host/a%20b/%C3%A9"),
+            ("s3://bucket/a%20b", "s3://bucket/a%20b"),
             ("mem:///k", "mem:///k"),
             ("../../../..", "/"),
         ] {
@@ -382,6 +435,19 @@ mod tests {
         ] {
             let error = parse(text).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("canarysecret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn web_addresses_are_encoded_and_names_are_not() {
+        assert_eq!(parse("https://h/a%20b").unwrap().key().as_str(), "a b");
+        assert_eq!(parse("s3://b/a%20b").unwrap().key().as_str(), "a%20b");
+        for text in [
+            "https://h/a%2Fb",
+            "https://h/%FF",
+            "https://h/a%00b%2e%2E/%2e%2e/x",
+        ] {
+            assert_eq!(parse(text).unwrap_err().kind(), ErrorKind::InvalidInput, "{text}");
         }
     }
 
