@@ -216,6 +216,10 @@ impl Store for Cache {
         self.origin.location()
     }
 
+    fn identity(&self) -> String {
+        self.origin.identity()
+    }
+
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         match &self.state {
             State::Off(_) => self.origin.head(key).await,

@@ -41,7 +41,8 @@ pub use report::{
 };
 
 use crate::context::Context;
-use crate::store::{ObjectMeta, PutMode, PutOptions, ReadOptions, Store};
+use crate::open::open;
+use crate::store::{ObjectMeta, PutMode, PutOptions, ReadOptions, Store, identity_below};
 use journal::TreeJournal;
 use run::Run;
 
@@ -248,11 +249,12 @@ impl Shared {
     }
 
     fn refuse_same<'a>(&self, pairs: impl Iterator<Item = (&'a Key, &'a Key)>) -> Result<()> {
+        let (source, destination) = (self.source.identity(), self.destination.identity());
         for (from, to) in pairs {
-            let from = self.source.location().join(from);
-            if from == self.destination.location().join(to) {
+            if identity_below(&source, from) == identity_below(&destination, to) {
                 let message = "source and destination are the same object";
-                return Err(Error::new(ErrorKind::InvalidInput, "copy", message).at(from));
+                let place = self.source.location().join(from);
+                return Err(Error::new(ErrorKind::InvalidInput, "copy", message).at(place));
             }
         }
         Ok(())
@@ -284,7 +286,12 @@ impl Shared {
 
 /// True when a copy of everything at `source` to `destination` was begun and interrupted, so that the same copy goes on with it.
 pub async fn is_tree_unfinished(source: &Location, destination: &Location, context: &Context) -> bool {
-    journal::is_unfinished(context, source, destination).await
+    let (Ok(source), Ok(destination)) = (open(source, context).await, open(destination, context).await)
+    else {
+        return false;
+    };
+    let root_of = |store: &dyn Store| identity_below(&store.identity(), &Key::ROOT);
+    journal::is_unfinished(context, root_of(&*source), root_of(&*destination)).await
 }
 
 /// The error of work that was stopped by the caller.

@@ -19,7 +19,7 @@ use futures::stream::{self, StreamExt};
 
 use crate::store::{
     Body, Capabilities, Checksum, Entry, ListOptions, Listing, ObjectMeta, Proof, PutDone, PutMode,
-    PutOptions, ReadDone, ReadOptions, Store, Upload, WriteCheck,
+    PutOptions, ReadDone, ReadOptions, Store, Upload, WriteCheck, identity_below,
 };
 
 /// Size of one uploaded part. Memory has no round trip to hide, so small parts do as well as large ones.
@@ -34,10 +34,23 @@ pub struct MemoryStore {
     objects: Arc<Objects>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Objects {
     map: Mutex<BTreeMap<String, Object>>,
     version: AtomicU64,
+    /// Differs from that of any other store of this process.
+    number: u64,
+}
+
+impl Default for Objects {
+    fn default() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        Self {
+            map: Mutex::default(),
+            version: AtomicU64::new(0),
+            number: COUNT.fetch_add(1, Ordering::Relaxed),
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -147,6 +160,11 @@ impl Object {
 impl Store for MemoryStore {
     fn location(&self) -> &Location {
         &self.location
+    }
+
+    /// All private stores have the same location; this tells them apart.
+    fn identity(&self) -> String {
+        identity_below(&format!("mem:{}", self.objects.number), &self.prefix)
     }
 
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {

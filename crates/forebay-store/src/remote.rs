@@ -50,7 +50,7 @@ use crate::context::Context;
 use crate::probe;
 use crate::store::{
     Body, Capabilities, Checksum, Entry, ListOptions, Listing, ObjectMeta, Proof, PutDone, PutOptions,
-    ReadDone, ReadOptions, Store, Upload,
+    ReadDone, ReadOptions, Store, Upload, identity_below,
 };
 use crate::wrap::Retried;
 use backend::Backend;
@@ -295,6 +295,10 @@ impl fmt::Debug for RemoteStore {
 impl Store for RemoteStore {
     fn location(&self) -> &Location {
         &self.0.location
+    }
+
+    fn identity(&self) -> String {
+        identity_below(&self.0.backend.identity, self.0.location.key())
     }
 
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {

@@ -256,6 +256,13 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Where it is, for messages and for naming objects.
     fn location(&self) -> &Location;
 
+    /// Which store this is: what is kept on disk about its objects is kept under this name, and two stores of one name hold the same
+    /// objects. Not the same as the location, since the same bucket name means another bucket behind another endpoint or account. Holds no
+    /// secret; for comparing, not for parsing.
+    fn identity(&self) -> String {
+        self.location().to_string()
+    }
+
     /// What is known of an object.
     async fn head(&self, key: &Key) -> Result<ObjectMeta>;
 
@@ -295,6 +302,25 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// What the store can be relied on for. May write and remove small probe objects the first time.
     async fn capabilities(&self) -> Result<Capabilities>;
+}
+
+/// Between the places of a store that is made of several; no key and no location has it.
+pub(crate) const PLACES_SEPARATOR: char = '\0';
+
+/// The identity of what is at `key` in a store of that identity.
+pub(crate) fn identity_below(identity: &str, key: &Key) -> String {
+    let mut below = String::with_capacity(identity.len() + key.as_str().len() + 1);
+    for (index, place) in identity.split(PLACES_SEPARATOR).enumerate() {
+        if index > 0 {
+            below.push(PLACES_SEPARATOR);
+        }
+        below.push_str(place.trim_end_matches('/'));
+        if !key.is_root() {
+            below.push('/');
+            below.push_str(key.as_str());
+        }
+    }
+    below
 }
 
 /// An object being written in parts. Nothing is visible before `complete` returns; dropping it without `complete` gives up.

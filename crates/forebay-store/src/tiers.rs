@@ -25,8 +25,8 @@ use forebay_io::{AlignedBuf, Pages};
 use self::promote::Promotions;
 use crate::context::Context;
 use crate::store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, Proof, PutDone, PutMode, PutOptions, ReadDone,
-    ReadOptions, Store, Upload,
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, PLACES_SEPARATOR, Proof, PutDone, PutMode,
+    PutOptions, ReadDone, ReadOptions, Store, Upload,
 };
 
 /// Where writes go.
@@ -246,6 +246,12 @@ impl Store for Tiers {
     /// Of the nearest tier.
     fn location(&self) -> &Location {
         self.0.first().location()
+    }
+
+    /// Of all tiers: the same nearest one before another farther one holds other objects.
+    fn identity(&self) -> String {
+        let places: Vec<String> = self.0.stores.iter().map(|store| store.identity()).collect();
+        places.join(&PLACES_SEPARATOR.to_string())
     }
 
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {

@@ -1,5 +1,7 @@
 //! Copies: what arrives is what was sent, in bounded memory, with no request too many, and interrupted work is not done twice.
 
+#[path = "copy/edges.rs"]
+mod edges;
 #[path = "copy/odd.rs"]
 mod odd;
 

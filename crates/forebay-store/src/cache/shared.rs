@@ -23,7 +23,7 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) origin: Arc<dyn Store>,
-    /// Where the origin is, as it stands in headers.
+    /// Which store the origin is, as it stands in headers.
     pub(super) location: String,
     pub(super) config: CacheConfig,
     pub(super) disk: Disk,
@@ -63,7 +63,7 @@ impl Shared {
         let room = Room::open(&disk, PathBuf::from(&config.root), config.bytes_max).await?;
         let table = Table::default();
         room.take_stock(&table).await?;
-        let mut location = origin.location().to_string();
+        let mut location = origin.identity();
         if origin.location().scheme() == Scheme::Mem {
             // Memory ends with its process, and the next one gives out the same versions again for other bytes.
             location = format!("{location}#{:016x}", Seed::fresh().0);

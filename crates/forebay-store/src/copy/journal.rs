@@ -1,6 +1,7 @@
 //! What survives the process: how far a copy had come.
 //!
-//! Two kinds of files in `transfers` below the state folder, both named by a hash of where from and where to, both dropped on success:
+//! Two kinds of files in `transfers` below the state folder, both named by a hash of the identities of where from and where to, both dropped on
+//! success:
 //!
 //! - `*.json`, one per large object under way ([`ObjectJournal`]): the version that is copied, the checksum of each finished part, and what the
 //!   destination needs to go on with the upload. Replaced atomically, at most once a second.
@@ -15,7 +16,7 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 
-use forebay_core::{Location, PathPolicy, Result, Span, crc64nvme};
+use forebay_core::{PathPolicy, Result, Span, crc64nvme};
 use forebay_io::{Direct, NameOp, OpenHow, Purpose, RangeLock};
 
 pub(super) use object::ObjectJournal;
@@ -42,7 +43,7 @@ struct Slot {
 
 impl Slot {
     /// The file for a copy between these places, unless another process is at it or there is no place for state.
-    async fn claim(shared: &Shared, from: &Location, to: &Location, ending: &str) -> Option<Self> {
+    async fn claim(shared: &Shared, from: &str, to: &str, ending: &str) -> Option<Self> {
         if !shared.options.resume {
             return None;
         }
@@ -87,12 +88,12 @@ async fn claim(shared: &Shared, path: PathBuf, hash: u64) -> Result<Option<Slot>
     Ok(lock.map(|lock| Slot { path, _lock: lock }))
 }
 
-fn hash(from: &Location, to: &Location, ending: &str) -> u64 {
+fn hash(from: &str, to: &str, ending: &str) -> u64 {
     crc64nvme(format!("{from}\n{to}\n{ending}").as_bytes())
 }
 
 /// Where the journal of a copy between these places is, if there is a place for state.
-fn path(context: &Context, from: &Location, to: &Location, ending: &str) -> Option<PathBuf> {
+fn path(context: &Context, from: &str, to: &str, ending: &str) -> Option<PathBuf> {
     let name = format!("{:016x}.{ending}", hash(from, to, ending));
     Some(context.state_dir()?.join("transfers").join(name))
 }

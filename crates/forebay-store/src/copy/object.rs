@@ -68,24 +68,29 @@ pub(super) async fn copy_small(shared: &Arc<Shared>, job: &Job) -> Result<Object
     ))
 }
 
-/// Copy an object in parts.
+/// Copy an object in parts. Most stores tell only with the first part whether they still know an upload, so one that was resumed and turns out
+/// to be gone is begun anew, once.
 pub(super) async fn copy_large(shared: &Arc<Shared>, job: &Job) -> Result<ObjectCopied> {
     let meta = with_checksum(shared, job).await?;
-    let (mut transfer, copied_before) = Transfer::begin(shared, &meta, job).await?;
-    let moved = transfer.move_parts().await;
-    let sums = match moved.and_then(|()| transfer.sums()) {
-        Ok(sums) => sums,
-        Err(error) => return Err(transfer.give_up(error).await),
-    };
-    let source = match compare_whole(shared, &meta, &sums).await {
-        Ok(source) => source,
-        Err(error) => return Err(transfer.discard(error).await),
-    };
-    let done = match transfer.upload.complete().await {
-        Ok(done) => done,
-        Err(error) => return Err(transfer.give_up(error).await),
+    let journal = ObjectJournal::open(shared, &meta, &job.to).await;
+    let mut transfer = Transfer::begin(shared, &meta, job, journal).await?;
+    let mut sent = transfer.send().await;
+    if let Err(Stopped::Here(error)) = &sent
+        && transfer.bytes_before.is_some()
+        && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput)
+    {
+        tracing::info!(%error, key = %job.to, "the upload cannot be resumed, beginning anew");
+        let journal = transfer.forget().await;
+        transfer = Transfer::begin(shared, &meta, job, journal).await?;
+        sent = transfer.send().await;
+    }
+    let (done, sums, source) = match sent {
+        Ok(sent) => sent,
+        Err(Stopped::Here(error)) => return Err(transfer.give_up(error).await),
+        Err(Stopped::ForGood(error)) => return Err(transfer.discard(error).await),
     };
     transfer.journal.remove().await;
+    let copied_before = transfer.copied();
     let mut ledger = transfer.ledger;
     account_source(&mut ledger, source, meta.size);
     ledger.merge(&done.ledger);
@@ -101,6 +106,14 @@ pub(super) async fn copy_large(shared: &Arc<Shared>, job: &Job) -> Result<Object
     ))
 }
 
+/// Why an upload was not completed.
+enum Stopped {
+    /// What has arrived may be of use to the next try.
+    Here(Error),
+    /// Trying again cannot cure it.
+    ForGood(Error),
+}
+
 /// A part that has arrived.
 type Part = (u32, Sums, Ledger);
 
@@ -111,15 +124,21 @@ struct Transfer {
     upload: Arc<dyn Upload>,
     part_bytes: u64,
     parts: Vec<Option<Sums>>,
+    /// What was there already, when this goes on with an earlier upload.
+    bytes_before: Option<u64>,
     journal: ObjectJournal,
     ledger: Ledger,
 }
 
 impl Transfer {
     /// Go on with an upload that was interrupted, or begin one.
-    async fn begin(shared: &Arc<Shared>, meta: &ObjectMeta, job: &Job) -> Result<(Self, Copied)> {
+    async fn begin(
+        shared: &Arc<Shared>,
+        meta: &ObjectMeta,
+        job: &Job,
+        journal: ObjectJournal,
+    ) -> Result<Self> {
         let options = shared.put_options(meta.size);
-        let journal = ObjectJournal::open(shared, meta, &job.to).await;
         let resumed = match journal.state() {
             Some(state) => {
                 let upload = shared.destination.resume_upload(&job.to, state.clone(), &options);
@@ -138,31 +157,45 @@ impl Transfer {
         };
         let part_bytes = upload.part_bytes().max(1);
         let mut parts = vec![None; meta.size.div_ceil(part_bytes) as usize];
-        let mut bytes_before = 0;
+        let mut bytes_before = None;
         if is_resumed {
+            let mut bytes = 0;
             for (index, sums) in journal.parts() {
                 if let Some(part) = parts.get_mut(index as usize) {
                     *part = Some(sums);
-                    bytes_before += sums.len;
+                    bytes += sums.len;
                 }
             }
-            shared.progress.moved(bytes_before);
+            shared.progress.moved(bytes);
+            bytes_before = Some(bytes);
         }
-        let transfer = Self {
+        Ok(Self {
             shared: Arc::clone(shared),
             meta: Arc::new(meta.clone()),
             upload,
             part_bytes,
             parts,
+            bytes_before,
             journal,
             ledger: Ledger::default(),
-        };
-        let copied = if is_resumed {
-            Copied::Resumed { bytes_before }
-        } else {
-            Copied::Whole
-        };
-        Ok((transfer, copied))
+        })
+    }
+
+    fn copied(&self) -> Copied {
+        match self.bytes_before {
+            Some(bytes_before) => Copied::Resumed { bytes_before },
+            None => Copied::Whole,
+        }
+    }
+
+    /// Move what is missing, compare, and make it visible.
+    async fn send(&mut self) -> Result<(PutDone, Vec<Sums>, SourceCheck), Stopped> {
+        self.move_parts().await.map_err(Stopped::Here)?;
+        let sums = self.sums().map_err(Stopped::Here)?;
+        let compared = compare_whole(&self.shared, &self.meta, &sums).await;
+        let source = compared.map_err(Stopped::ForGood)?;
+        let done = self.upload.complete().await.map_err(Stopped::Here)?;
+        Ok((done, sums, source))
     }
 
     /// Move the parts that are missing, within the bound of requests that all objects share.
@@ -240,6 +273,16 @@ impl Transfer {
             drop(self.upload.abort().await);
         }
         error
+    }
+
+    /// Drop an upload that cannot be completed, with all that was remembered of it; gives the empty journal.
+    async fn forget(self) -> ObjectJournal {
+        let Self {
+            upload, mut journal, ..
+        } = self;
+        journal.remove().await;
+        drop(upload.abort().await);
+        journal
     }
 
     /// Stop with an error that trying again cannot cure.

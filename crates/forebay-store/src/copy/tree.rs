@@ -12,22 +12,24 @@ use tokio::sync::mpsc;
 
 use super::journal::{Known, TreeJournal};
 use super::{Failure, Job, Next, Shared};
-use crate::store::{Entry, ListOptions, Listing, ObjectMeta};
+use crate::store::{Entry, ListOptions, Listing, ObjectMeta, PLACES_SEPARATOR, identity_below};
 
 /// Rows listed ahead of the copy: some 20 MB of names, enough to know the totals of most trees early.
 const LIST_AHEAD_MAX: usize = 64 << 10;
 
 /// Refuse a destination inside its own source: the listing would find what is being written.
 pub(super) fn refuse_overlap(shared: &Shared, from: &Key, to: &Key) -> Result<()> {
-    let source = shared.source.location().join(from);
-    let destination = shared.destination.location().join(to);
-    let is_below = destination == source
-        || (destination.scheme() == source.scheme()
-            && format!("{destination}/")
-                .starts_with(&format!("{}/", source.to_string().trim_end_matches('/'))));
-    if !is_below {
+    let source = identity_below(&shared.source.identity(), from);
+    let destination = identity_below(&shared.destination.identity(), to);
+    let is_below = |inner: &str| {
+        let mut places = source.split(PLACES_SEPARATOR);
+        places.any(|outer| format!("{inner}/").starts_with(&format!("{outer}/")))
+    };
+    if !destination.split(PLACES_SEPARATOR).any(is_below) {
         return Ok(());
     }
+    let source = shared.source.location().join(from);
+    let destination = shared.destination.location().join(to);
     let message = format!("the destination {destination} lies inside the source");
     Err(Error::new(ErrorKind::InvalidInput, "copy", message)
         .at(source)

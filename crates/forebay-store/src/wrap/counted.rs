@@ -113,6 +113,10 @@ impl Store for Counted {
         self.inner.location()
     }
 
+    fn identity(&self) -> String {
+        self.inner.identity()
+    }
+
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         self.counters.asked(Op::Head);
         self.counters.done(Op::Head, self.inner.head(key).await, 0)

@@ -209,6 +209,10 @@ impl Store for Faulty {
         self.inner.location()
     }
 
+    fn identity(&self) -> String {
+        self.inner.identity()
+    }
+
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         let hit = self.faults.hit(Op::Head);
         let call = self.inner.head(key);

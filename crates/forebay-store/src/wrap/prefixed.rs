@@ -9,7 +9,7 @@ use futures::stream::StreamExt;
 
 use crate::store::{
     Body, Capabilities, Entry, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions,
-    Store, Upload,
+    Store, Upload, identity_below,
 };
 
 /// The part of a store below a prefix. Keys go in and come out relative to it.
@@ -48,6 +48,10 @@ impl Prefixed {
 impl Store for Prefixed {
     fn location(&self) -> &Location {
         &self.location
+    }
+
+    fn identity(&self) -> String {
+        identity_below(&self.inner.identity(), &self.prefix)
     }
 
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {

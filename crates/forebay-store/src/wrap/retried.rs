@@ -243,6 +243,10 @@ impl Store for Retried {
         self.0.inner.location()
     }
 
+    fn identity(&self) -> String {
+        self.0.inner.identity()
+    }
+
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         self.0.run(&mut Tries::default(), || self.0.inner.head(key)).await
     }

@@ -103,6 +103,10 @@ impl Store for Throttled {
         self.inner.location()
     }
 
+    fn identity(&self) -> String {
+        self.inner.identity()
+    }
+
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         let _permit = self.valve.pass(0).await?;
         self.inner.head(key).await

@@ -40,6 +40,10 @@ pub(crate) struct Oddity {
     /// Uploads that outlive the process that began them.
     pub(crate) uploads: Mutex<HashMap<u64, Arc<Kept>>>,
     pub(crate) aborts: AtomicU64,
+    /// Uploads that were begun before this one are forgotten: resuming them succeeds, as nothing is asked, and their parts are not found.
+    pub(crate) forgotten_below: AtomicU64,
+    /// Which store this claims to be.
+    pub(crate) identity: Mutex<Option<String>>,
 }
 
 #[derive(Debug)]
@@ -132,6 +136,11 @@ impl Store for Odd {
         self.inner.location()
     }
 
+    fn identity(&self) -> String {
+        let claimed = self.oddity.identity.lock().unwrap().clone();
+        claimed.unwrap_or_else(|| self.inner.identity())
+    }
+
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         self.oddity.heads.fetch_add(1, Ordering::SeqCst);
         self.inner.head(key).await
@@ -171,7 +180,7 @@ impl Store for Odd {
     async fn upload(&self, key: &Key, options: &PutOptions) -> Result<Box<dyn Upload>> {
         let inner = self.inner.upload(key, options).await?;
         let mut uploads = self.oddity.uploads.lock().unwrap();
-        let id = uploads.len() as u64;
+        let id = uploads.len() as u64 + load(&self.oddity.aborts);
         let kept = Arc::new(Kept { id, inner });
         uploads.insert(id, Arc::clone(&kept));
         Ok(Box::new(OddUpload {
@@ -227,6 +236,9 @@ impl Upload for OddUpload {
     }
 
     async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger> {
+        if self.kept.id < load(&self.oddity.forgotten_below) {
+            return Err(Error::new(ErrorKind::NotFound, "upload", "no such upload"));
+        }
         self.oddity.write().await?;
         self.oddity.parts.fetch_add(1, Ordering::SeqCst);
         self.sent.lock().unwrap().push(index);

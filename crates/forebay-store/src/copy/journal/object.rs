@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{FORMAT, Slot, WRITE_PERIOD, on_blocking};
 use crate::copy::Shared;
 use crate::copy::object::Sums;
-use crate::store::{ObjectMeta, Upload};
+use crate::store::{ObjectMeta, Upload, identity_below};
 
 /// What the file holds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -49,21 +49,21 @@ pub(crate) struct ObjectJournal {
 impl ObjectJournal {
     /// Find what an earlier copy of the same version to the same place has left.
     pub(crate) async fn open(shared: &Shared, meta: &ObjectMeta, to: &Key) -> Self {
-        let source = shared.source.location().join(&meta.key);
-        let destination = shared.destination.location().join(to);
-        let identity = Record {
-            format: FORMAT,
-            source: source.to_string(),
-            source_version: meta.version.clone().unwrap_or_default(),
-            size: meta.size,
-            destination: destination.to_string(),
-            part_bytes: 0,
-            parts: Vec::new(),
-            upload: serde_json::Value::Null,
-        };
+        let source = identity_below(&shared.source.identity(), &meta.key);
+        let destination = identity_below(&shared.destination.identity(), to);
         let slot = match &meta.version {
             Some(_) => Slot::claim(shared, &source, &destination, "json").await,
             None => None,
+        };
+        let identity = Record {
+            format: FORMAT,
+            source,
+            source_version: meta.version.clone().unwrap_or_default(),
+            size: meta.size,
+            destination,
+            part_bytes: 0,
+            parts: Vec::new(),
+            upload: serde_json::Value::Null,
         };
         let text = match &slot {
             Some(slot) => slot.read().await,
@@ -146,6 +146,7 @@ impl ObjectJournal {
 
     /// Forget it.
     pub(crate) async fn remove(&mut self) {
+        self.found = None;
         if let Some(slot) = &self.slot {
             slot.remove().await;
         }

@@ -5,7 +5,7 @@ use std::io::{BufRead, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_core::{Clock, Key, Location};
+use forebay_core::{Clock, Key};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
@@ -13,7 +13,7 @@ use super::{FORMAT, Slot, WRITE_PERIOD, on_blocking};
 use crate::context::Context;
 use crate::copy::Shared;
 use crate::copy::report::ObjectCopied;
-use crate::store::ObjectMeta;
+use crate::store::{ObjectMeta, identity_below};
 
 /// Objects a journal remembers: some 50 MB in memory when it is read. Those beyond are copied again after an interruption.
 const OBJECTS_MAX: usize = 250_000;
@@ -78,16 +78,12 @@ pub(crate) struct TreeJournal {
 impl TreeJournal {
     /// Find what an earlier copy of the same tree to the same place has left.
     pub(crate) async fn open(shared: &Shared, from: &Key, to: &Key) -> Self {
-        let (source, destination) = (
-            shared.source.location().join(from),
-            shared.destination.location().join(to),
-        );
         let header = Header {
             format: FORMAT,
-            source: source.to_string(),
-            destination: destination.to_string(),
+            source: identity_below(&shared.source.identity(), from),
+            destination: identity_below(&shared.destination.identity(), to),
         };
-        let slot = Slot::claim(shared, &source, &destination, "tree").await;
+        let slot = Slot::claim(shared, &header.source, &header.destination, "tree").await;
         let text = match &slot {
             Some(slot) => slot.read().await,
             None => None,
@@ -189,11 +185,10 @@ impl TreeJournal {
 }
 
 /// True when a copy of that tree to that place was begun and not finished.
-pub(crate) async fn is_unfinished(context: &Context, source: &Location, destination: &Location) -> bool {
-    let Some(path) = super::path(context, source, destination, "tree") else {
+pub(crate) async fn is_unfinished(context: &Context, source: String, destination: String) -> bool {
+    let Some(path) = super::path(context, &source, &destination, "tree") else {
         return false;
     };
-    let (source, destination) = (source.to_string(), destination.to_string());
     let found = on_blocking(move || {
         let mut line = String::new();
         let file = std::fs::File::open(path).ok()?;
