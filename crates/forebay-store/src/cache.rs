@@ -36,7 +36,7 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 pub use config::{BLOCK_BYTES_DEFAULT, CacheConfig, FILL_BYTES_DEFAULT, Freshness, Mode};
 use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Location, PathPolicy, Result, Span};
-use forebay_io::{AlignedBuf, Buf};
+use forebay_io::{AlignedBuf, Buf, Pages};
 
 use self::fill::main_path;
 use self::read::Read;
@@ -121,11 +121,15 @@ impl Cache {
         }
     }
 
-    /// An object has changed, or may have: forget its version and remove what is cached of it.
-    async fn invalidate(&self, key: &Key) {
-        if let State::On(shared) = &self.state {
-            shared.forget(key).await;
-        }
+    /// An object is about to change.
+    fn changing(&self, key: &Key) -> Changing {
+        Changing::begin(
+            match &self.state {
+                State::Off(_) => None,
+                State::On(shared) => Some(shared),
+            },
+            key,
+        )
     }
 
     /// Have what is cached of `key` forgotten once `inner` is complete.
@@ -165,13 +169,17 @@ impl Cache {
         buf: AlignedBuf,
         options: &ReadOptions,
     ) -> Result<(AlignedBuf, Result<Ledger>)> {
-        let pinned = ReadOptions {
-            version: meta.version.clone().or_else(|| options.version.clone()),
-            ..options.clone()
-        };
+        // With the caller's own options: the version that is believed may be an old one, which only an entry has to be of.
         let around = |buf: AlignedBuf, reason: String| async move {
-            let done = self.read_origin(&meta.key, span, buf, &pinned, &reason).await?;
-            Ok((done.buf, Ok(done.ledger)))
+            let len = buf.len();
+            match self.read_origin(&meta.key, span, buf, options, &reason).await {
+                Ok(done) => Ok((done.buf, Ok(done.ledger))),
+                // A failed read keeps its buffer; the next try needs one.
+                Err(error) if error.kind() == ErrorKind::Precondition => {
+                    Ok((AlignedBuf::alloc(len, Pages::Small)?, Err(error)))
+                }
+                Err(error) => Err(error),
+            }
         };
         if let Some(reason) = shared.why_not(meta) {
             return around(buf, reason).await;
@@ -272,9 +280,9 @@ impl Store for Cache {
     }
 
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
+        let changing = self.changing(key);
         let done = self.origin.put(key, body, options).await;
-        // After a failure, too: it may have been done all the same.
-        self.invalidate(key).await;
+        changing.over().await;
         done
     }
 
@@ -298,13 +306,58 @@ impl Store for Cache {
     }
 
     async fn delete(&self, key: &Key) -> Result<()> {
+        let changing = self.changing(key);
         let done = self.origin.delete(key).await;
-        self.invalidate(key).await;
+        changing.over().await;
         done
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {
         self.origin.capabilities().await
+    }
+}
+
+/// A write to the origin, from before it begins until its end is known. Nothing that was known of the object is believed after it, whether it
+/// succeeds, fails or is dropped half way: it may have been done all the same.
+#[derive(Debug)]
+struct Changing {
+    shared: Option<Arc<Shared>>,
+    key: Key,
+}
+
+impl Changing {
+    fn begin(shared: Option<&Arc<Shared>>, key: &Key) -> Self {
+        if let Some(shared) = shared {
+            shared.known.forget(key);
+        }
+        Self {
+            shared: shared.cloned(),
+            key: key.clone(),
+        }
+    }
+
+    /// The write has ended: remove what is cached of the object.
+    async fn over(mut self) {
+        if let Some(shared) = &self.shared {
+            shared.forget(&self.key).await;
+        }
+        self.shared = None;
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.take() else { return };
+        // Dropped half way. Readers of this process do not find anything old from here on; the files go as soon as somebody runs.
+        shared.disbelieve(&self.key);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let key = std::mem::replace(&mut self.key, Key::ROOT);
+            shared.tasks.start();
+            drop(runtime.spawn(async move {
+                shared.forget(&key).await;
+                shared.tasks.end();
+            }));
+        }
     }
 }
 
@@ -332,8 +385,9 @@ impl Upload for CacheUpload {
     }
 
     async fn complete(&self) -> Result<PutDone> {
+        let changing = Changing::begin(Some(&self.shared), &self.key);
         let done = self.inner.complete().await;
-        self.shared.forget(&self.key).await;
+        changing.over().await;
         done
     }
 

@@ -2,6 +2,8 @@
 
 #[path = "cache/basics.rs"]
 mod basics;
+#[path = "cache/changes.rs"]
+mod changes;
 #[path = "cache/crash.rs"]
 mod crash;
 #[path = "cache/damage.rs"]

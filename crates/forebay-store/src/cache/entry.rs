@@ -12,7 +12,7 @@ use forebay_io::{Access, Direct, Disk, File, NameOp, OpenHow, Purpose, RangeLock
 
 use super::files;
 use super::fill::Waiter;
-use super::format::{self, Identity, Name, Part, RECORD_BYTES, Seal};
+use super::format::{self, Identity, Name, Part, Present, RECORD_BYTES, Seal};
 use super::room::Room;
 use super::table::Table;
 
@@ -92,8 +92,8 @@ impl Entry {
         disk.path_of(&self.data)
     }
 
-    /// Checksums of the blocks from `first` to `last` that are present. A record that cannot be read is one that is not there.
-    pub(super) async fn records(&self, disk: &Disk, first: u64, last: u64) -> Vec<Option<u32>> {
+    /// What is known of the blocks from `first` to `last` that are present. A record that cannot be read is one that is not there.
+    pub(super) async fn records(&self, disk: &Disk, first: u64, last: u64) -> Vec<Option<Present>> {
         let count = last - first + 1;
         let bytes = match Span::at(self.header_bytes + first * RECORD_BYTES, count * RECORD_BYTES) {
             Ok(span) => files::read_bytes(disk, &self.index, span).await,
@@ -112,10 +112,10 @@ impl Entry {
             .collect()
     }
 
-    /// Say that block `block` is present with that checksum. Its data must have been written.
-    pub(super) async fn write_record(&self, disk: &Disk, block: u64, crc: u32) -> Result<()> {
+    /// Say that block `block` is present. Its data must have been written.
+    pub(super) async fn write_record(&self, disk: &Disk, block: u64, present: Present) -> Result<()> {
         let len = self.identity.block_span(block).len() as u32;
-        let record = format::record(&self.seal, block, len, crc);
+        let record = format::record(&self.seal, block, len, present);
         let at = self.header_bytes + block * RECORD_BYTES;
         files::write_bytes(disk, &self.index, at, &record).await
     }

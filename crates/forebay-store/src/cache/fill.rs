@@ -19,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::entry::Entry;
 use super::files::copy_error;
+use super::format::Present;
 use super::room::Reservation;
 use super::shared::Shared;
 use crate::store::ReadOptions;
@@ -51,7 +52,7 @@ struct Block {
     span: Span,
     /// How it came.
     path: DataPath,
-    /// Its checksum was compared with one made before.
+    /// The origin's read counted it as verified, now or when it was filled.
     verified: bool,
     /// What the fetch cost, for the first who is served.
     costs: Option<Ledger>,
@@ -167,20 +168,20 @@ impl Flight {
     async fn recheck(&self, buf: AlignedBuf, span: Span) -> Result<Recheck> {
         let disk = &self.shared.disk;
         let record = self.entry.records(disk, self.block, self.block).await;
-        let Some(Some(crc)) = record.first().copied() else {
+        let Some(Some(present)) = record.first().copied() else {
             return Ok(Recheck::Absent(buf));
         };
         let (buf, read) = disk
             .try_read_into(&self.entry.data, span, buf, self.class)
             .await?;
         if let Ok(ledger) = read
-            && crc32c(&buf) == crc
+            && crc32c(&buf) == present.crc
         {
             return Ok(Recheck::Good(Block {
                 bytes: buf.freeze(),
                 span,
                 path: self.entry.path(disk),
-                verified: true,
+                verified: present.verified,
                 costs: Some(ledger),
                 note: None,
             }));
@@ -253,7 +254,11 @@ impl Flight {
         if padded {
             disk.set_len(&entry.data, entry.identity.size).await?;
         }
-        entry.write_record(disk, self.block, crc32c(&block.bytes)).await
+        let present = Present {
+            crc: crc32c(&block.bytes),
+            verified: block.verified,
+        };
+        entry.write_record(disk, self.block, present).await
     }
 
     /// Hand the block to those who wait for its bytes now.
@@ -364,14 +369,20 @@ pub(super) fn main_path(ledger: &Ledger) -> DataPath {
     most.map_or(DataPath::Memory, |(path, _)| *path)
 }
 
-/// Fill all of an entry in the background, from block `from` on and then around; once at a time.
+/// Fill all of an entry in the background, from block `from` on and then around; once at a time, and not too many entries at once.
 pub(super) fn fill_whole(shared: &Arc<Shared>, entry: &Arc<Entry>, from: u64, class: Class) {
     if entry.whole.swap(true, Ordering::Relaxed) {
         return;
     }
+    let Ok(place) = Arc::clone(&shared.wholes).try_acquire_owned() else {
+        // A later miss starts it again.
+        entry.whole.store(false, Ordering::Relaxed);
+        return;
+    };
     let (shared, entry) = (Arc::clone(shared), Arc::clone(entry));
     shared.tasks.start();
     drop(tokio::spawn(async move {
+        let _place = place;
         let _ended = Ended(Arc::clone(&shared), Arc::clone(&entry));
         let blocks = entry.identity.blocks();
         for run in [(from, blocks), (0, from)] {

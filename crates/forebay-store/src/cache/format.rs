@@ -28,6 +28,7 @@ pub(super) const HEADER_BYTES_MAX: usize = 16 << 10;
 pub(super) const RECORD_BYTES: u64 = 16;
 
 const PRESENT: u32 = 1;
+const VERIFIED: u32 = 2;
 
 /// Name of the marker in the root.
 pub(super) const MARKER_NAME: &str = "forebay-cache";
@@ -41,7 +42,7 @@ pub(super) const SLOT_BYTES: usize = 32;
 /// Which version of which object, at which block size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// Where the origin is.
+    /// Which store the origin is: [`Store::identity`](crate::Store::identity).
     pub(super) location: String,
     /// Name in the origin.
     pub(super) key: String,
@@ -237,22 +238,38 @@ impl fmt::Debug for Name {
     }
 }
 
+/// What a record says of a block that is present.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Present {
+    /// CRC-32C of its bytes.
+    pub(super) crc: u32,
+    /// The origin's read counted it as verified; the checksum alone only shows that it is what was fetched.
+    pub(super) verified: bool,
+}
+
 /// The record of a block that is present.
-pub(super) fn record(seal: &Seal, block: u64, len: u32, crc: u32) -> [u8; RECORD_BYTES as usize] {
+pub(super) fn record(seal: &Seal, block: u64, len: u32, present: Present) -> [u8; RECORD_BYTES as usize] {
+    let state = if present.verified { VERIFIED } else { PRESENT };
     let mut bytes = [0; RECORD_BYTES as usize];
-    bytes[..4].copy_from_slice(&PRESENT.to_le_bytes());
-    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    bytes[..4].copy_from_slice(&state.to_le_bytes());
+    bytes[4..8].copy_from_slice(&present.crc.to_le_bytes());
     bytes[8..12].copy_from_slice(&len.to_le_bytes());
     let own = record_crc(seal, block, &bytes[..12]);
     bytes[12..].copy_from_slice(&own.to_le_bytes());
     bytes
 }
 
-/// The checksum of block `block`, when `bytes` is a valid record that says it is present with `len` bytes.
-pub(super) fn parse_record(seal: &Seal, block: u64, len: u32, bytes: &[u8]) -> Option<u32> {
+/// What is known of block `block`, when `bytes` is a valid record that says it is present with `len` bytes.
+pub(super) fn parse_record(seal: &Seal, block: u64, len: u32, bytes: &[u8]) -> Option<Present> {
     let own = record_crc(seal, block, bytes.get(..12)?);
-    let valid = u32_at(bytes, 0)? == PRESENT && u32_at(bytes, 8)? == len && u32_at(bytes, 12)? == own;
-    if valid { u32_at(bytes, 4) } else { None }
+    let verified = match u32_at(bytes, 0)? {
+        PRESENT => false,
+        VERIFIED => true,
+        _ => return None,
+    };
+    let valid = u32_at(bytes, 8)? == len && u32_at(bytes, 12)? == own;
+    let crc = u32_at(bytes, 4)?;
+    valid.then_some(Present { crc, verified })
 }
 
 fn record_crc(seal: &Seal, block: u64, front: &[u8]) -> u32 {

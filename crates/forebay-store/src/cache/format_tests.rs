@@ -27,8 +27,12 @@ fn format_1_is_pinned_for_ever() {
     let header = identity.header().unwrap();
     assert_eq!(hex(&header), PINNED_HEADER);
     assert_eq!(Identity::parse(&header), Some((identity.clone(), 128)));
-    let record = record(&identity.seal(), 2, 1_611_393, 0x1234_5678);
-    assert_eq!(hex(&record), PINNED_RECORD);
+    let record = |verified| {
+        let crc = 0x1234_5678;
+        hex(&record(&identity.seal(), 2, 1_611_393, Present { crc, verified }))
+    };
+    assert_eq!(record(false), PINNED_RECORD);
+    assert_eq!(record(true), PINNED_RECORD_VERIFIED);
     assert_eq!(hex(&marker()), PINNED_MARKER);
     let usage = Usage {
         bytes: 1 << 40,
@@ -43,6 +47,7 @@ const PINNED_HEADER: &str = "\
     48400465821de8cb2436301dccfdb01a73333a2f2f6275636b6574747261696e2f73686172642d303030312e74617222\
     6162632200000000000000000000000000000000000000000000000016a94f40";
 const PINNED_RECORD: &str = "01000000785634128196180018637452";
+const PINNED_RECORD_VERIFIED: &str = "020000007856341281961800481fe601";
 const PINNED_MARKER: &str = "\
     464241594344495201000000000000000000000000000000000000000000000000000000000000000000000000000000\
     00000000000000000000000057c62d3a";
@@ -51,8 +56,16 @@ const PINNED_SLOT: &str = "00000000000100000700000000000000000000000000000000000
 #[test]
 fn a_record_belongs_to_its_entry_block_and_length() {
     let seal = identity().seal();
-    let bytes = record(&seal, 5, 4096, 99);
-    assert_eq!(parse_record(&seal, 5, 4096, &bytes), Some(99));
+    for verified in [false, true] {
+        let present = Present { crc: 99, verified };
+        let bytes = record(&seal, 5, 4096, present);
+        assert_eq!(parse_record(&seal, 5, 4096, &bytes), Some(present));
+    }
+    let present = Present {
+        crc: 99,
+        verified: true,
+    };
+    let mut bytes = record(&seal, 5, 4096, present);
     assert_eq!(parse_record(&seal, 6, 4096, &bytes), None);
     assert_eq!(parse_record(&seal, 5, 4095, &bytes), None);
     let other = Identity {
@@ -62,6 +75,9 @@ fn a_record_belongs_to_its_entry_block_and_length() {
     assert_eq!(parse_record(&other.seal(), 5, 4096, &bytes), None);
     assert_eq!(parse_record(&seal, 5, 4096, &[0; 16]), None);
     assert_eq!(parse_record(&seal, 5, 4096, &bytes[..15]), None);
+    // Neither does it become one of another kind.
+    bytes[0] = 1;
+    assert_eq!(parse_record(&seal, 5, 4096, &bytes), None);
 }
 
 #[test]

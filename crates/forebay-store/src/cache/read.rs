@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 use super::config::Mode;
 use super::entry::Entry;
 use super::fill::{self, Served, Waiter};
+use super::format::Present;
 use super::shared::Shared;
 
 /// Pieces of one read in flight, however small the blocks are.
@@ -78,7 +79,7 @@ impl Read<'_> {
         &self,
         want: Span,
         piece: AlignedBuf,
-        record: Option<u32>,
+        record: Option<Present>,
         failed: &AtomicBool,
     ) -> Result<Served> {
         if failed.load(Ordering::Relaxed) {
@@ -94,9 +95,9 @@ impl Read<'_> {
         served
     }
 
-    async fn serve(&self, want: Span, piece: AlignedBuf, record: Option<u32>) -> Result<Served> {
+    async fn serve(&self, want: Span, piece: AlignedBuf, record: Option<Present>) -> Result<Served> {
         let (piece, why) = match record {
-            Some(crc) => match self.hit(want, piece, crc).await? {
+            Some(present) => match self.hit(want, piece, present).await? {
                 (piece, Ok(ledger)) => {
                     return Ok(Served {
                         piece,
@@ -147,7 +148,7 @@ impl Read<'_> {
     /// A caller that accepts only the local path reads what was just filled in.
     async fn hit_after_fill(&self, block: u64, want: Span, piece: AlignedBuf) -> Result<Served> {
         let records = self.entry.records(&self.shared.disk, block, block).await;
-        let Some(Some(crc)) = records.first().copied() else {
+        let Some(Some(present)) = records.first().copied() else {
             let reason = self
                 .shared
                 .trouble()
@@ -159,21 +160,28 @@ impl Read<'_> {
                 result: Err(Error::new(ErrorKind::Unsupported, "read", message)),
             });
         };
-        let (piece, result) = self.hit(want, piece, crc).await?;
+        let (piece, result) = self.hit(want, piece, present).await?;
         Ok(Served { piece, result })
     }
 
     /// Read from disk and compare with the record's checksum: all of the block, in place where all of it is wanted.
-    async fn hit(&self, want: Span, piece: AlignedBuf, crc: u32) -> Result<(AlignedBuf, Result<Ledger>)> {
+    async fn hit(
+        &self,
+        want: Span,
+        piece: AlignedBuf,
+        present: Present,
+    ) -> Result<(AlignedBuf, Result<Ledger>)> {
         let block = want.start() / self.entry.identity.block_bytes;
         let span = self.entry.identity.block_span(block);
-        let (piece, result) = if span == want {
-            self.hit_whole(want, piece, crc).await?
+        let (piece, mut result) = if span == want {
+            self.hit_whole(want, piece, present.crc).await?
         } else {
-            self.hit_part(span, want, piece, crc).await?
+            self.hit_part(span, want, piece, present.crc).await?
         };
-        if result.is_ok() {
+        if let Ok(ledger) = &mut result {
             self.shared.counts.hit();
+            // The record's checksum shows that this is what was fetched; whether that was right is what the fetch found out.
+            ledger.verified_bytes += if present.verified { want.len() } else { 0 };
         }
         Ok((piece, result))
     }
@@ -188,9 +196,8 @@ impl Read<'_> {
         let (piece, read) = disk
             .try_read_into(&self.entry.data, want, piece, self.class)
             .await?;
-        let checked = read.and_then(|mut ledger| {
+        let checked = read.and_then(|ledger| {
             check(&piece[..want.len() as usize], crc)?;
-            ledger.verified_bytes += want.len();
             Ok(ledger)
         });
         Ok((piece, checked))
@@ -214,7 +221,6 @@ impl Read<'_> {
             let path = self.entry.path(disk);
             let mut ledger = Ledger::of(path, want.len(), read.path(path).requests);
             ledger.record_copy(path, want.len());
-            ledger.verified_bytes += want.len();
             for downgrade in read.downgrades {
                 ledger.record_downgrade(downgrade.wanted, downgrade.taken, downgrade.reason);
             }

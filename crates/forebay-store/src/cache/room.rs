@@ -207,14 +207,14 @@ impl Room {
         let generation = self.follow(table).await.unwrap_or_default().generation;
         let in_flight = self.in_flight();
         let mut rows = scan::scan(&self.disk, &self.root).await?;
-        rows.remove(&name);
+        let own = rows.remove(&name).map_or(0, |row| row.bytes);
         let stored: u64 = rows.values().map(|row| row.bytes).sum();
         if stored == 0 {
             return Err(self.no_room("the device is full, and there is nothing left to remove"));
         }
         let goal = stored.saturating_sub(bytes.max(self.bytes_max / HEADROOM_DIVISOR));
         let kept = self.remove_oldest(table, rows, &[], goal, goal).await;
-        let bytes = kept.saturating_add(in_flight);
+        let bytes = kept.saturating_add(own).saturating_add(in_flight);
         self.next_generation(table, bytes, generation).await
     }
 
@@ -317,5 +317,42 @@ impl Room {
     fn no_room(&self, why: &str) -> Error {
         let message = format!("no room in the cache of {}: {why}", ByteSize(self.bytes_max));
         Error::new(ErrorKind::OutOfSpace, "reserve", message).at(self.root.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_core::Limits;
+    use forebay_io::DiskConfig;
+
+    use super::super::format::Part;
+    use super::*;
+
+    #[tokio::test]
+    async fn the_entry_that_is_spared_still_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Disk::open(DiskConfig {
+            limits: Limits::default(),
+            ..DiskConfig::default()
+        })
+        .unwrap();
+        let room = Room::open(&disk, dir.path().to_owned(), 1 << 20).await.unwrap();
+        let table = Table::default();
+        let name_of = |key: &str| Name::of("s3://b", key, None, 4096);
+        for key in ["mine", "other"] {
+            for part in [Part::Index, Part::Data] {
+                let path = name_of(key).path(dir.path(), part);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, [1; 8192]).unwrap();
+            }
+        }
+        let reserved = room.grant(4096);
+        room.shrink(&table, name_of("mine"), 4096).await.unwrap();
+        let rows = scan::scan(&disk, dir.path()).await.unwrap();
+        assert_eq!(rows.keys().collect::<Vec<_>>(), [&name_of("mine")]);
+        let stored: u64 = rows.values().map(|row| row.bytes).sum();
+        assert!(stored > 0);
+        assert_eq!(room.usage().await.unwrap().bytes, stored + 4096);
+        drop(reserved);
     }
 }

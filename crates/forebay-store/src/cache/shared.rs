@@ -19,6 +19,10 @@ use crate::store::Store;
 /// How often, at most, reads look whether other processes have removed entries.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
+/// Objects filled as a whole at the same time: each holds two descriptors while it waits its turn. Others are when a block of them is next
+/// missed.
+const WHOLES_MAX: usize = 32;
+
 /// Everything behind a cache that works.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -37,6 +41,8 @@ pub(super) struct Shared {
     pub(super) part_pool: BufPool,
     /// Fills nobody waits for: at most half of what may be in flight.
     pub(super) background: Arc<Semaphore>,
+    /// Objects being filled as a whole.
+    pub(super) wholes: Arc<Semaphore>,
     /// Blocks in flight at once.
     pub(super) slots: u64,
     /// How long a lock is waited for.
@@ -77,6 +83,7 @@ impl Shared {
             fill_pool,
             part_pool,
             background: Arc::new(Semaphore::new((slots / 2).max(1) as usize)),
+            wholes: Arc::new(Semaphore::new(WHOLES_MAX)),
             slots,
             patience: Duration::from_millis(disk.limits().stall_ms_max),
             clock: Arc::clone(context.clock()),

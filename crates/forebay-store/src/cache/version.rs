@@ -148,6 +148,15 @@ impl Shared {
         })
     }
 
+    /// An object may have changed: nothing that this process knows of it counts any more. Its files stay.
+    pub(super) fn disbelieve(&self, key: &Key) {
+        self.known.forget(key);
+        let range = Name::range_of(&self.location, key.as_str());
+        for name in self.table.between(range) {
+            self.table.forget(&name);
+        }
+    }
+
     /// An object has changed, or may have: forget its version and remove what is cached of it.
     pub(super) async fn forget(&self, key: &Key) {
         self.known.forget(key);

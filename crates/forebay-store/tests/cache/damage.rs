@@ -90,9 +90,8 @@ async fn a_flipped_bit_is_counted_fetched_again_and_mended() {
     let reason = &ledger.downgrades[0].reason;
     assert!(reason.contains("checksum"), "{reason}");
     cache.settle().await;
-    let ledger = read_whole(&cache, 0, SIZES[0]).await;
+    read_whole(&cache, 0, SIZES[0]).await;
     assert_eq!((cache.stats().corrupt, origin.reads()), (1, reads + 1));
-    assert_eq!(ledger.verified_bytes, SIZES[0] as u64);
 }
 
 /// Ways to spoil a directory.

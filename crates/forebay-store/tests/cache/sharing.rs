@@ -171,3 +171,49 @@ async fn little_memory_is_slow_and_never_stuck() {
     cache.settle().await;
     assert_eq!((origin.reads(), origin.reads_max()), (68, 1));
 }
+
+/// Descriptors of this process that are of files below `dir`.
+fn descriptors_below(dir: &std::path::Path) -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap();
+    links
+        .filter_map(|link| std::fs::read_link(link.unwrap().path()).ok())
+        .filter(|path| path.starts_with(dir))
+        .count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn objects_that_wait_to_be_filled_whole_do_not_pile_up() {
+    const OBJECTS: usize = 400;
+    let size = 2 * BLOCK as usize;
+    let dir = tempfile::tempdir().unwrap();
+    let mut origin = Origin::new();
+    origin.hold = Some(tokio::sync::Semaphore::new(0));
+    origin.fill(&[size; OBJECTS]).await;
+    let origin = Arc::new(origin);
+    let config = CacheConfig {
+        mode: Mode::Whole,
+        ..config(dir.path())
+    };
+    let cache = open(&origin, config).await;
+    for index in 0..OBJECTS {
+        read_part(&cache, index as u64, size, Span::first(10)).await;
+    }
+    // Those kept open for the next read, those being filled, and the marker; two files each.
+    let open = descriptors_below(dir.path());
+    assert!(open <= 2 * (128 + 32 + 8), "{open}");
+    origin.hold.as_ref().unwrap().add_permits(OBJECTS);
+    cache.settle().await;
+    let filled = origin.reads();
+    assert!(
+        filled < 2 * OBJECTS as u64,
+        "not all of them had a place: {filled}"
+    );
+
+    // Whoever found no place is filled when a block is next missed.
+    let last = OBJECTS as u64 - 1;
+    read_part(&cache, last, size, span(size as u64 - 10, size as u64)).await;
+    cache.settle().await;
+    let reads = origin.reads();
+    read_whole(&cache, last, size).await;
+    assert_eq!((origin.reads(), reads), (reads, filled + 1));
+}

@@ -10,6 +10,8 @@ use async_trait::async_trait;
 use forebay_core::{Error, ErrorKind, Key, Ledger, Limits, Location, PathPolicy, Result, Seed, Span};
 use forebay_io::{AlignedBuf, Buf, Disk, DiskConfig, OpenHow, Pages, Purpose, RangeLock};
 use forebay_store::cache::{Cache, CacheConfig, Mode};
+use tokio::sync::Semaphore;
+
 use forebay_store::{
     Body, Capabilities, Context, ListOptions, Listing, MemoryStore, ObjectMeta, PutDone, PutOptions,
     ReadDone, ReadOptions, Store, Upload,
@@ -28,6 +30,14 @@ pub(crate) struct Origin {
     pub(crate) pause: Duration,
     pub(crate) versions: bool,
     pub(crate) down: AtomicBool,
+    /// Reads count as verified.
+    pub(crate) verifies: AtomicBool,
+    /// Which store this claims to be.
+    pub(crate) identity: Option<String>,
+    /// Reads that do not begin at 0 wait for permits.
+    pub(crate) hold: Option<Semaphore>,
+    /// Writes are done at once, and then never return.
+    pub(crate) mute: AtomicBool,
 }
 
 impl Origin {
@@ -40,6 +50,10 @@ impl Origin {
             pause: Duration::ZERO,
             versions: true,
             down: AtomicBool::new(false),
+            verifies: AtomicBool::new(false),
+            identity: None,
+            hold: None,
+            mute: AtomicBool::new(false),
         }
     }
 
@@ -79,6 +93,12 @@ impl Origin {
         self.heads.load(Ordering::SeqCst)
     }
 
+    async fn reply(&self) {
+        if self.mute.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+    }
+
     fn check_up(&self) -> Result<()> {
         if self.down.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "read", "the origin is down"));
@@ -91,6 +111,10 @@ impl Origin {
 impl Store for Origin {
     fn location(&self) -> &Location {
         &self.location
+    }
+
+    fn identity(&self) -> String {
+        self.identity.clone().unwrap_or_else(|| self.location.to_string())
     }
 
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
@@ -119,12 +143,21 @@ impl Store for Origin {
         if !self.pause.is_zero() {
             tokio::time::sleep(self.pause).await;
         }
+        if let Some(hold) = self.hold.as_ref().filter(|_| span.start() > 0) {
+            hold.acquire().await.unwrap().forget();
+        }
         self.check_up()?;
-        self.inner.read_into(key, span, buf, options).await
+        let mut done = self.inner.read_into(key, span, buf, options).await?;
+        if self.verifies.load(Ordering::SeqCst) {
+            done.ledger.verified_bytes = span.len();
+        }
+        Ok(done)
     }
 
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
-        self.inner.put(key, body, options).await
+        let done = self.inner.put(key, body, options).await;
+        self.reply().await;
+        done
     }
 
     async fn upload(&self, key: &Key, options: &PutOptions) -> Result<Box<dyn Upload>> {
@@ -136,7 +169,9 @@ impl Store for Origin {
     }
 
     async fn delete(&self, key: &Key) -> Result<()> {
-        self.inner.delete(key).await
+        let done = self.inner.delete(key).await;
+        self.reply().await;
+        done
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {
