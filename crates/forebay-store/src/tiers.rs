@@ -339,15 +339,14 @@ impl Store for Tiers {
 
     /// Everywhere, farthest first; every tier is tried even when one fails.
     async fn delete(&self, key: &Key) -> Result<()> {
-        let deleting = self.0.promotions.stop(key);
+        let deleting = self.0.promotions.deleting(key);
         let mut result = Ok(());
         for store in self.0.stores.iter().rev() {
             let deleted = store.delete(key).await;
             result = result.and(deleted);
         }
-        if deleting {
+        if deleting.settled().await {
             // A promotion that was under way may have landed in between.
-            self.0.promotions.wait(key).await;
             result = result.and(self.0.first().delete(key).await);
         }
         result

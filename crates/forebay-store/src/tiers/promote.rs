@@ -2,7 +2,7 @@
 //!
 //! In the background, once per object at a time, a few objects side by side, one part in memory each. The copy is put only if
 //! absent, so it never replaces what somebody wrote meanwhile; where the first tier cannot promise that, nothing is promoted. An
-//! object that is deleted while it is copied stays deleted.
+//! object that is deleted while it is copied stays deleted, and none is copied while it is being deleted.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,47 +18,56 @@ use crate::store::{Body, Checksum, ObjectMeta, PutDone, PutMode, PutOptions, Rea
 /// Objects copied side by side; reads of others go on without being promoted.
 const PROMOTIONS_MAX: usize = 4;
 
-/// Copies under way.
+/// Copies under way, and deletions that allow none.
 #[derive(Debug, Default)]
 pub(super) struct Promotions {
-    running: Mutex<HashMap<Key, Arc<AtomicBool>>>,
+    state: Mutex<State>,
     ended: Notify,
 }
 
+#[derive(Debug, Default)]
+struct State {
+    /// Objects being copied, each with the sign that stops it.
+    running: HashMap<Key, Arc<AtomicBool>>,
+    /// Objects being deleted, and by how many.
+    deleting: HashMap<Key, usize>,
+}
+
 impl Promotions {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<AtomicBool>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begin a copy, unless it runs already or too many do; gives the sign that stops it.
+    /// Begin a copy, unless it runs already, too many do, or the object is being deleted; gives the sign that stops it.
     fn claim(&self, key: &Key) -> Option<Arc<AtomicBool>> {
-        let mut running = self.lock();
-        if running.len() >= PROMOTIONS_MAX || running.contains_key(key) {
+        let mut state = self.lock();
+        let is_taken = state.running.contains_key(key) || state.deleting.contains_key(key);
+        if is_taken || state.running.len() >= PROMOTIONS_MAX {
             return None;
         }
         let stopped = Arc::new(AtomicBool::new(false));
-        running.insert(key.clone(), Arc::clone(&stopped));
+        state.running.insert(key.clone(), Arc::clone(&stopped));
         Some(stopped)
     }
 
     fn end(&self, key: &Key) {
-        self.lock().remove(key);
+        self.lock().running.remove(key);
         self.ended.notify_waiters();
     }
 
-    /// Stop the copy of an object; true when there is one.
-    pub(super) fn stop(&self, key: &Key) -> bool {
-        let running = self.lock();
-        let stopped = running.get(key);
+    /// An object is about to be deleted: no copy of it begins until the result is dropped, and the one under way is stopped.
+    pub(super) fn deleting<'a>(&'a self, key: &'a Key) -> Deleting<'a> {
+        let mut state = self.lock();
+        *state.deleting.entry(key.clone()).or_default() += 1;
+        let stopped = state.running.get(key);
         if let Some(stopped) = stopped {
             stopped.store(true, Ordering::SeqCst);
         }
-        stopped.is_some()
-    }
-
-    /// Wait until the object is not being copied.
-    pub(super) async fn wait(&self, key: &Key) {
-        self.until(|running| !running.contains_key(key)).await;
+        Deleting {
+            was_running: stopped.is_some(),
+            promotions: self,
+            key,
+        }
     }
 
     /// Wait until nothing is being copied.
@@ -70,10 +79,40 @@ impl Promotions {
         loop {
             // `notify_waiters` reaches everybody who asked before it was called.
             let ended = self.ended.notified();
-            if done(&self.lock()) {
+            if done(&self.lock().running) {
                 return;
             }
             ended.await;
+        }
+    }
+}
+
+/// A deletion under way, which ends however it ends.
+#[derive(Debug)]
+pub(super) struct Deleting<'a> {
+    promotions: &'a Promotions,
+    key: &'a Key,
+    was_running: bool,
+}
+
+impl Deleting<'_> {
+    /// Wait until the object is not being copied; true when it was, so that it may be in the first tier again.
+    pub(super) async fn settled(&self) -> bool {
+        self.promotions
+            .until(|running| !running.contains_key(self.key))
+            .await;
+        self.was_running
+    }
+}
+
+impl Drop for Deleting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.promotions.lock();
+        if let Some(count) = state.deleting.get_mut(self.key) {
+            *count -= 1;
+            if *count == 0 {
+                state.deleting.remove(self.key);
+            }
         }
     }
 }
