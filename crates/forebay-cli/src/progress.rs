@@ -181,6 +181,7 @@ fn describe(object: &ObjectCopied) -> String {
     let source = match object.source {
         SourceCheck::Matched => "matches the source's checksum",
         SourceCheck::NoneKept => "the source keeps no checksum",
+        SourceCheck::NotAsked => "the source was not asked for a checksum",
     };
     let destination = match object.destination {
         DestinationCheck::ByStore => "checked by the store",

@@ -50,7 +50,12 @@ pub struct OpenHow {
     pub direct: Direct,
     /// Bytes the caller is going to write, where it knows; files below 64 KiB are not worth direct I/O.
     pub size_hint: Option<u64>,
+    /// Permission bits of a file that is made; the umask takes its share.
+    pub permissions: u32,
 }
+
+/// Permissions of new files where nobody asks for others.
+pub(crate) const PERMISSIONS_DEFAULT: u32 = 0o644;
 
 impl OpenHow {
     /// Read an existing file, directly where possible.
@@ -58,17 +63,24 @@ impl OpenHow {
         purpose: Purpose::Read,
         direct: Direct::Auto,
         size_hint: None,
+        permissions: PERMISSIONS_DEFAULT,
     };
     /// Create a new file, written directly where possible.
     pub const CREATE: Self = Self {
         purpose: Purpose::Create,
         direct: Direct::Auto,
         size_hint: None,
+        permissions: PERMISSIONS_DEFAULT,
     };
 
     /// The same with another wish about the page cache.
     pub const fn with_direct(self, direct: Direct) -> Self {
         Self { direct, ..self }
+    }
+
+    /// The same with other permissions for a file that is made.
+    pub const fn with_permissions(self, permissions: u32) -> Self {
+        Self { permissions, ..self }
     }
 
     /// The same with the number of bytes that will be written.
@@ -212,7 +224,7 @@ impl File {
         // file systems one at a time, inside the submitting call.
         let fd = OwnedFd::from(
             options
-                .mode(0o644)
+                .mode(how.permissions)
                 .custom_flags(libc::O_NONBLOCK)
                 .open(path)
                 .map_err(fail)?,

@@ -72,7 +72,7 @@ mod tests {
         let how = OpenHow {
             purpose: Purpose::Update,
             direct: crate::Direct::Never,
-            size_hint: None,
+            ..OpenHow::READ
         };
         let open = || Arc::new(File::open(&dir.path().join("l"), how).unwrap());
         let (a, b) = (open(), open());

@@ -122,8 +122,12 @@ pub struct FileStat {
     pub stored_bytes: u64,
     /// Last change of content, nanoseconds since 1970.
     pub modified_ns: i64,
+    /// Last change of content, names or permissions, nanoseconds since 1970. Unlike `modified_ns`, nobody can set it back.
+    pub changed_ns: i64,
     /// Last use as far as the file system keeps it, nanoseconds since 1970.
     pub accessed_ns: i64,
+    /// Permission bits.
+    pub permissions: u32,
     /// Device and inode: the identity, to find loops.
     pub identity: (u64, u64),
 }
@@ -194,7 +198,9 @@ fn stat(path: &Path) -> Result<FileStat> {
         },
         stored_bytes: stat.st_blocks as u64 * 512,
         modified_ns: nanos(stat.st_mtime, stat.st_mtime_nsec as i64),
+        changed_ns: nanos(stat.st_ctime, stat.st_ctime_nsec as i64),
         accessed_ns: nanos(stat.st_atime, stat.st_atime_nsec as i64),
+        permissions: stat.st_mode & 0o7777,
         identity: (stat.st_dev, stat.st_ino),
     })
 }

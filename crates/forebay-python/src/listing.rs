@@ -5,10 +5,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::ready;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::Result;
-use forebay_store::{Entry, Listing};
+use forebay_store::{Entry, Listing, is_special_file};
 use futures::stream::{BoxStream, StreamExt};
 use pyo3::prelude::*;
 
@@ -42,7 +43,12 @@ impl PyListing {
         let process = opened.process();
         let state = State {
             opened,
-            batches: Mutex::new(rows.ready_chunks(BATCH_ROWS_MAX).boxed()),
+            // Sockets, FIFOs and devices are no objects; only copies have to say what they leave out.
+            batches: Mutex::new(
+                rows.filter(|row| ready(!row.as_ref().is_err_and(is_special_file)))
+                    .ready_chunks(BATCH_ROWS_MAX)
+                    .boxed(),
+            ),
             rows: VecDeque::new(),
         };
         Self {

@@ -11,8 +11,12 @@
 //!
 //! **Verified** means: CRC-64/NVME is computed over the bytes as they were read, compared with the checksum the source keeps (where it
 //! keeps one) before anything becomes visible, and the destination either compared the same checksum itself, as its probe showed, or
-//! is read back. Each object's result says which. **Resumable** means: [`journal`]s in the state folder remember the parts of large
+//! is read back. Each object's result says which. Listings of buckets leave checksums out, and a request per object to ask for one would
+//! double the requests of small objects: in trees, it is made from 1 MiB on, and smaller objects say [`SourceCheck::NotAsked`]. **Resumable** means: [`journal`]s in the state folder remember the parts of large
 //! objects and the finished objects of a tree; they are dropped on success and ignored when the source changed.
+//!
+//! **Not copied** are times, owners, extended attributes and empty directories; links are followed. A file made from a file gets its
+//! permissions as far as the umask allows, and its owner may always read and write it. Sockets, FIFOs and devices are counted and left out.
 //!
 //! - [`run`]: a copy under way, its tasks and its account;
 //! - [`object`]: one object, small or in parts; [`verify`]: reading back;
@@ -119,6 +123,8 @@ enum Next {
     Copy(Job),
     /// Complete at the destination already.
     Skip(ObjectMeta),
+    /// No object: a socket, a FIFO, a device.
+    Special(Error),
     Failed(Failure),
 }
 
@@ -214,6 +220,7 @@ impl Copier {
                 }
                 Some(Next::Copy(job)) => run.start(job).await,
                 Some(Next::Skip(meta)) => run.skipped(&meta),
+                Some(Next::Special(error)) => run.special(&error),
                 Some(Next::Failed(failure)) => run.failed(failure),
             }
             run.collect_finished();
@@ -268,12 +275,15 @@ impl Shared {
         }
     }
 
-    fn put_options(&self, size: u64) -> PutOptions {
+    fn put_options(&self, from: &ObjectMeta) -> PutOptions {
         PutOptions {
             mode: self.options.mode,
             class: self.options.class,
             policy: PathPolicy::Fastest,
-            size_hint: Some(size),
+            size_hint: Some(from.size),
+            // Never open to others what was closed to them.
+            permissions: from.permissions,
+            ..PutOptions::default()
         }
     }
 

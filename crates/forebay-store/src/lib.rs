@@ -31,5 +31,5 @@ pub use memory::MemoryStore;
 pub use open::{open, open_object};
 pub use store::{
     Body, Capabilities, Checksum, Entry, ListOptions, Listing, ObjectMeta, Proof, PutDone, PutMode,
-    PutOptions, ReadDone, ReadOptions, Store, Upload, WriteCheck,
+    PutOptions, ReadDone, ReadOptions, Store, Upload, WriteCheck, is_special_file,
 };

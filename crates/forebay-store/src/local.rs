@@ -32,7 +32,7 @@ use forebay_io::{Access, AlignedBuf, Disk, File, FileKind, FileStat, NameOp, Ope
 use self::dir_sync::DirSyncs;
 use self::draft::{Draft, Wanted};
 pub use self::draft::{ForkHold, hold_for_fork};
-use self::explain::{explain, is_not_a_directory};
+use self::explain::{because, explain, is_not_a_directory};
 use self::open_files::OpenFiles;
 use self::probe::Probed;
 use self::sweep::Swept;
@@ -94,6 +94,8 @@ struct Stamp {
     identity: (u64, u64),
     size: u64,
     modified_ns: i64,
+    /// Tools that write in place may set the time of modification back; this one nobody can.
+    changed_ns: i64,
 }
 
 impl Stamp {
@@ -102,12 +104,25 @@ impl Stamp {
             identity: stat.identity,
             size: stat.size,
             modified_ns: stat.modified_ns,
+            changed_ns: stat.changed_ns,
         }
     }
 
     /// The version callers see.
     fn version(&self) -> String {
-        format!("{}-{}-{}", self.identity.1, self.size, self.modified_ns)
+        let Self {
+            identity: (_, inode),
+            size,
+            modified_ns,
+            changed_ns,
+        } = self;
+        format!("{inode}-{size}-{modified_ns}-{changed_ns}")
+    }
+
+    /// The same content as far as it shows: another name or other permissions count as changes, too.
+    fn is_like(&self, other: &Self) -> bool {
+        let changed_ns = other.changed_ns;
+        Self { changed_ns, ..*self } == *other
     }
 }
 
@@ -118,6 +133,7 @@ fn meta_of(key: Key, stat: &FileStat) -> ObjectMeta {
         version: Some(Stamp::of(stat).version()),
         modified: Some(Duration::from_nanos(stat.modified_ns.max(0) as u64)),
         checksum: None,
+        permissions: Some(stat.permissions),
     }
 }
 
@@ -171,9 +187,10 @@ impl Shared {
         } else {
             String::new()
         };
-        Error::new(ErrorKind::NotFound, op, message)
-            .at(path.display())
-            .with_source(error)
+        because(
+            Error::new(ErrorKind::NotFound, op, message).at(path.display()),
+            error,
+        )
     }
 
     /// Read from whatever file `path` names now. The stamps before opening and after reading tell which file that was, so that a read
@@ -211,6 +228,8 @@ impl Shared {
                         self.files.keep(path, options.policy, stamp, &file);
                     }
                 }
+                // Somebody linked it or changed its mode, or has written to it and set the time back: read again to be sure.
+                Ok(stat) if Stamp::of(&stat).is_like(&stamp) => continue,
                 Ok(stat) if stat.identity == stamp.identity => return Err(changed(path)),
                 // The name means another file by now. A kept file is known to be the one that was asked for; any other is whole too, but
                 // of which version is anybody's guess.
@@ -277,6 +296,7 @@ impl Shared {
             size: Some(size),
             size_min: size,
             policy: options.policy,
+            permissions: options.permissions,
             can_repeat: true,
         };
         let draft = Draft::create(self, path, wanted).await?;

@@ -152,6 +152,7 @@ impl Object {
             version: Some(self.version.to_string()),
             modified: Some(self.modified),
             checksum: Some(Checksum::Crc64Nvme(self.crc64nvme)),
+            permissions: None,
         }
     }
 }

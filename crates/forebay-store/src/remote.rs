@@ -158,6 +158,7 @@ impl RemoteStore {
             version: reply.meta.e_tag,
             modified: list::since_1970(reply.meta.last_modified.timestamp_millis()),
             checksum: headers.and_then(checksum),
+            permissions: None,
         })
     }
 

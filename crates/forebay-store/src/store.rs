@@ -20,12 +20,15 @@ pub struct ObjectMeta {
     pub key: Key,
     /// Size in bytes.
     pub size: u64,
-    /// Changes whenever the content does (ETag; for files: inode, size and time of change). Opaque.
+    /// Changes whenever the content does (ETag; for files: inode, size and times of change). Opaque.
     pub version: Option<String>,
     /// Last change, time since 1970.
     pub modified: Option<Duration>,
     /// A checksum of the whole object that the store keeps.
     pub checksum: Option<Checksum>,
+    /// Permission bits, where objects are files: for copies, which must not open to others what was closed to them.
+    #[serde(skip)]
+    pub permissions: Option<u32>,
 }
 
 /// A checksum of a whole object.
@@ -114,6 +117,8 @@ pub struct PutOptions {
     pub policy: PathPolicy,
     /// Size of the whole object, where the caller of `upload` knows it.
     pub size_hint: Option<u64>,
+    /// Permission bits of a new file before the umask, where objects are files; `None` for what files there usually have.
+    pub permissions: Option<u32>,
 }
 
 /// How far a write was checked by the time it returned.
@@ -170,8 +175,18 @@ impl Entry {
     }
 }
 
-/// A stream of rows. An error row about one name (such as one that is not UTF-8) does not end the stream; the consumer must report it.
+/// A stream of rows. An error row about one name (such as one that is not UTF-8) does not end the stream; the consumer must report it. What is
+/// there but is no object gives a row, in recursive listings, that [`is_special_file`] knows; it may be passed over, but a copy is less
+/// than the whole without it.
 pub type Listing = BoxStream<'static, Result<Entry>>;
+
+/// What listings say they do with what is no object.
+pub(crate) const LEAVE_OUT: &str = "leave out";
+
+/// True for the row of a listing that is about a socket, a FIFO or a device.
+pub fn is_special_file(row: &Error) -> bool {
+    row.op() == LEAVE_OUT
+}
 
 /// What a probe found out about one ability.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

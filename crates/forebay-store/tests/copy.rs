@@ -615,19 +615,22 @@ async fn dropping_the_copy_stops_it() {
     assert_eq!(names(&there).await, [""; 0]);
 }
 
+/// Keeps what is done.
+#[derive(Debug, Default)]
+struct Keep(std::sync::Mutex<Vec<ObjectCopied>>);
+
+impl Progress for Keep {
+    fn planned(&self, _: u64, _: u64) {}
+    fn moved(&self, _: u64) {}
+    fn object_done(&self, object: &ObjectCopied) {
+        self.0.lock().unwrap().push(object.clone());
+    }
+    fn object_skipped(&self, _: &ObjectMeta) {}
+    fn object_failed(&self, _: &Failure) {}
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn results_say_how_they_were_checked() {
-    #[derive(Debug, Default)]
-    struct Keep(std::sync::Mutex<Vec<ObjectCopied>>);
-    impl Progress for Keep {
-        fn planned(&self, _: u64, _: u64) {}
-        fn moved(&self, _: u64) {}
-        fn object_done(&self, object: &ObjectCopied) {
-            self.0.lock().unwrap().push(object.clone());
-        }
-        fn object_skipped(&self, _: &ObjectMeta) {}
-        fn object_failed(&self, _: &Failure) {}
-    }
     let dir = tempfile::tempdir().unwrap();
     let context = context(dir.path());
     let from = memory();

@@ -1,6 +1,8 @@
 //! What only files have: directories, links, odd names, faults of the file system, leftovers of dead writers.
 
 mod hooked;
+#[path = "local/stamps.rs"]
+mod stamps;
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -283,8 +285,14 @@ async fn names_that_are_not_utf8_are_told_and_the_walk_goes_on() {
     let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
     let (store, _) = store_at(dir.path());
     let rows = names(&store, "", true).await;
-    assert_eq!(rows.len(), 4, "{rows:?}");
-    assert_eq!((rows[0].as_str(), rows[3].as_str()), ("a", "z"));
+    assert_eq!(rows.len(), 5, "{rows:?}");
+    assert_eq!((rows[0].as_str(), rows[4].as_str()), ("a", "z"));
+    assert!(rows[3].contains("a socket, a FIFO or a device"), "{}", rows[3]);
+    assert_eq!(
+        names(&store, "", false).await.len(),
+        4,
+        "a look into one directory"
+    );
     assert!(rows[1].contains(r"bad-\xff-name"), "{}", rows[1]);
     assert!(rows[2].contains("longer than 1024 bytes"), "{}", rows[2]);
 }
@@ -298,7 +306,7 @@ async fn leftovers_of_dead_writers_are_removed_and_those_of_living_ones_are_not(
     let how = OpenHow {
         purpose: Purpose::Update,
         direct: Direct::Never,
-        size_hint: None,
+        ..OpenHow::READ
     };
     let file = context
         .disk()

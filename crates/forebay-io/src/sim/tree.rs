@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rustix::io::{Errno, Result};
 
+use crate::file::PERMISSIONS_DEFAULT;
 use crate::names::{DirEntry, FileKind, FileStat};
 
 use super::fs::{Body, Entries, Node, State};
@@ -23,7 +24,10 @@ impl State {
             size: node.size(),
             stored_bytes: node.stored_bytes(),
             modified_ns: node.modified_ns,
+            // Names do not count as changes here, and nobody sets times.
+            changed_ns: node.modified_ns,
             accessed_ns: node.accessed_ns,
+            permissions: PERMISSIONS_DEFAULT,
             identity: (DEVICE, id),
         })
     }

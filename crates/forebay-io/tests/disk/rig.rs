@@ -86,7 +86,7 @@ impl Rig {
         let how = OpenHow {
             purpose,
             direct: self.direct,
-            size_hint: None,
+            ..OpenHow::READ
         };
         let path = self.root.join(name);
         self.runtime

@@ -90,7 +90,7 @@ impl Bench {
         let how = OpenHow {
             purpose,
             direct: self.direct,
-            size_hint: None,
+            ..OpenHow::READ
         };
         let path = self.path(name);
         match self.run(NameOp::Open { path, how })? {

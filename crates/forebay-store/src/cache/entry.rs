@@ -250,6 +250,7 @@ impl Opening<'_> {
             purpose: Purpose::Update,
             direct: Direct::Auto,
             size_hint: Some(self.identity.size),
+            ..OpenHow::READ
         };
         let open = |how| self.disk.open_file(&self.paths[1], how, PathPolicy::Fastest);
         let file = open(how).await?;

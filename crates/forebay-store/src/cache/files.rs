@@ -18,7 +18,7 @@ pub(super) async fn open_small(disk: &Disk, path: PathBuf) -> Result<Arc<File>> 
     let how = OpenHow {
         purpose: Purpose::Update,
         direct: Direct::Never,
-        size_hint: None,
+        ..OpenHow::READ
     };
     disk.open_file(path, how, PathPolicy::Fastest).await
 }

@@ -145,6 +145,7 @@ impl Shared {
             version: identity.version,
             modified: None,
             checksum: None,
+            permissions: None,
         })
     }
 

@@ -80,7 +80,7 @@ async fn claim(shared: &Shared, path: PathBuf, hash: u64) -> Result<Option<Slot>
     let how = OpenHow {
         purpose: Purpose::Update,
         direct: Direct::Never,
-        size_hint: None,
+        ..OpenHow::READ
     };
     let file = disk.open_file(lock, how, PathPolicy::Fastest).await?;
     // A byte per journal; offsets of locks are signed.

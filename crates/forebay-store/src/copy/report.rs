@@ -18,6 +18,8 @@ pub enum SourceCheck {
     Matched,
     /// The source keeps no checksum of the whole object.
     NoneKept,
+    /// The source was not asked: its listing does not tell, and the object is too small for a request of its own.
+    NotAsked,
 }
 
 /// Whether the destination holds the bytes that were read.
@@ -91,6 +93,10 @@ pub trait Progress: fmt::Debug + Send + Sync {
     fn object_done(&self, object: &ObjectCopied);
     /// An object was at the destination already.
     fn object_skipped(&self, object: &ObjectMeta);
+    /// Something below the source is no object (a socket, a FIFO, a device) and is left out; the error names it.
+    fn special_skipped(&self, what: &Error) {
+        let _ = what;
+    }
     /// An object was not copied.
     fn object_failed(&self, failure: &Failure);
 }
@@ -122,6 +128,8 @@ pub struct CopyReport {
     pub bytes_skipped: u64,
     /// Objects that were not copied.
     pub objects_failed: u64,
+    /// Sockets, FIFOs and devices below the source, which cannot be copied and are no failures.
+    pub skipped_special: u64,
     /// Copied objects whose bytes have the checksum that the source keeps.
     pub source_matched: u64,
     /// Copied objects the destination compared itself.
@@ -137,7 +145,7 @@ pub struct CopyReport {
 }
 
 impl CopyReport {
-    /// True when nothing failed and nothing was left out.
+    /// True when nothing failed and no object was left out.
     pub fn is_complete(&self) -> bool {
         self.objects_failed == 0 && !self.cancelled
     }
@@ -149,6 +157,7 @@ impl CopyReport {
         self.bytes_resumed += other.bytes_resumed;
         self.objects_skipped += other.objects_skipped;
         self.bytes_skipped += other.bytes_skipped;
+        self.skipped_special += other.skipped_special;
         self.source_matched += other.source_matched;
         self.checked_by_store += other.checked_by_store;
         self.checked_by_read_back += other.checked_by_read_back;

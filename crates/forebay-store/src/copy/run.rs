@@ -113,6 +113,11 @@ impl Run {
         self.shared.progress.object_skipped(meta);
     }
 
+    pub(super) fn special(&mut self, what: &Error) {
+        self.report.skipped_special += 1;
+        self.shared.progress.special_skipped(what);
+    }
+
     pub(super) fn failed(&mut self, failure: Failure) {
         if failure.error.kind() == ErrorKind::Cancelled && self.shared.cancel.is_cancelled() {
             return;

@@ -12,7 +12,9 @@ use tokio::sync::mpsc;
 
 use super::journal::{Known, TreeJournal};
 use super::{Failure, Job, Next, Shared};
-use crate::store::{Entry, ListOptions, Listing, ObjectMeta, PLACES_SEPARATOR, identity_below};
+use crate::store::{
+    Entry, ListOptions, Listing, ObjectMeta, PLACES_SEPARATOR, identity_below, is_special_file,
+};
 
 /// Rows listed ahead of the copy: some 20 MB of names, enough to know the totals of most trees early.
 const LIST_AHEAD_MAX: usize = 64 << 10;
@@ -108,6 +110,7 @@ impl Join {
             let meta = match self.source.next().await? {
                 Ok(Entry::Object(meta)) => meta,
                 Ok(Entry::Prefix(_)) => continue,
+                Err(error) if is_special_file(&error) => return Some(Next::Special(error)),
                 Err(error) => return Some(Next::Failed(Failure { key: None, error })),
             };
             // The object that has the prefix itself as its name is not below it.

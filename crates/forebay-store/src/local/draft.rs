@@ -23,6 +23,12 @@ const RESERVE_BYTES_MIN: u64 = 1 << 20;
 /// Names tried for a temporary file before giving up; each failure needs a sweeper or a clash of random names at the same moment.
 const CREATE_TRIES_MAX: usize = 8;
 
+/// Of the permissions that are asked for, those that say who may do what with the bytes.
+const PERMISSIONS_MASK: u32 = 0o777;
+
+/// The owner can always read and write a file in the making: it is read back, and swept when its writer is dead.
+const PERMISSIONS_OWNER: u32 = 0o600;
+
 /// The byte whose lock says that the writer is alive.
 pub(super) const ALIVE: Span = Span::first(1);
 
@@ -35,6 +41,8 @@ pub(super) struct Wanted {
     pub(super) size_min: u64,
     /// Which paths are acceptable.
     pub(super) policy: PathPolicy,
+    /// Permission bits, where others than usual are wanted.
+    pub(super) permissions: Option<u32>,
     /// The writer can begin again when its file turns out to be gone, so there is no need to look.
     pub(super) can_repeat: bool,
 }
@@ -81,8 +89,7 @@ impl Draft {
     /// Make its `size` bytes durable and visible under the target's name; gives the version.
     pub(super) async fn commit(mut self, shared: &Shared, size: u64, mode: PutMode) -> Result<String> {
         self.disk.sync(&self.file).await?;
-        // Before the rename: afterwards the name may already mean somebody else's file.
-        let stamp = Stamp::of(&self.disk.stat(&self.temp).await?);
+        let mut stamp = Stamp::of(&self.disk.stat(&self.temp).await?);
         if stamp.size != size {
             let message = format!("the file has {} bytes, but {size} were written", stamp.size);
             return Err(Error::new(ErrorKind::Corrupt, "commit", message).at(self.temp.display()));
@@ -96,6 +103,12 @@ impl Draft {
         let ticket = shared.dir_syncs.ticket(dir);
         self.disk.name(rename).await?;
         self.committed = true;
+        // Renaming is a change, too. When the name means somebody else's file already, nobody will ever see the version of ours.
+        if let Ok(stat) = self.disk.stat(&self.target).await
+            && stat.identity == stamp.identity
+        {
+            stamp = Stamp::of(&stat);
+        }
         ticket.sync(&self.disk).await.map_err(|error| {
             error
                 .with_hint("the object has its new content, but a power failure might bring back the old one")
@@ -145,10 +158,13 @@ pub fn hold_for_fork() -> ForkHold {
 
 async fn create(disk: Disk, target: PathBuf, wanted: Wanted, seed: Seed) -> Result<Draft> {
     let dir = target.parent().unwrap_or(Path::new("/")).to_owned();
-    let how = OpenHow {
+    let mut how = OpenHow {
         size_hint: wanted.size.or(Some(wanted.size_min)),
         ..OpenHow::CREATE
     };
+    if let Some(permissions) = wanted.permissions {
+        how = how.with_permissions(permissions & PERMISSIONS_MASK | PERMISSIONS_OWNER);
+    }
     let mut failed = None;
     for _ in 0..CREATE_TRIES_MAX {
         let temp = dir.join(temp_name(seed));

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use forebay_core::{Error, ErrorKind};
 
+use super::TEMP_PREFIX;
+
 /// True when a file stands where the path needs a directory: there is no object of that name.
 pub(super) fn is_not_a_directory(error: &Error) -> bool {
     std::error::Error::source(error)
@@ -12,7 +14,7 @@ pub(super) fn is_not_a_directory(error: &Error) -> bool {
         .is_some_and(|source| source.kind() == io::ErrorKind::NotADirectory)
 }
 
-/// Name the object and what can be done. The cause may speak of a temporary file that is gone by now.
+/// Name the object and what can be done, on one level: what was asked for, which step of it failed, what the system said.
 pub(super) fn explain(op: &'static str, path: &Path, error: Error) -> Error {
     if error.op() == op {
         return error;
@@ -21,12 +23,36 @@ pub(super) fn explain(op: &'static str, path: &Path, error: Error) -> Error {
         || hint_of(&error).map(str::to_owned),
         |hint| Some(hint.to_owned()),
     );
-    let explained = Error::new(error.kind(), op, "")
-        .at(path.display())
-        .with_source(error);
+    let place = path.display().to_string();
+    let mut message = error.op().to_owned();
+    // A temporary file is gone by now, and means nothing to anybody.
+    let elsewhere = error
+        .location()
+        .filter(|at| **at != place && !at.contains(TEMP_PREFIX));
+    if let Some(elsewhere) = elsewhere {
+        message.push(' ');
+        message.push_str(elsewhere);
+    }
+    if !error.message().is_empty() {
+        message.push_str(": ");
+        message.push_str(error.message());
+    }
+    let explained = because(Error::new(error.kind(), op, message).at(place), error);
     match hint {
         Some(hint) => explained.with_hint(hint),
         None => explained,
+    }
+}
+
+/// Keep the innermost cause of `cause`: what the operating system said, where it was that.
+pub(super) fn because(error: Error, cause: Error) -> Error {
+    let code = std::error::Error::source(&cause)
+        .and_then(|source| source.downcast_ref::<io::Error>())
+        .and_then(io::Error::raw_os_error);
+    match code {
+        Some(code) => error.with_source(io::Error::from_raw_os_error(code)),
+        None if std::error::Error::source(&cause).is_some() => error.with_source(cause),
+        None => error,
     }
 }
 
@@ -67,6 +93,10 @@ mod tests {
                 Error::from_io("write", io::Error::from_raw_os_error(errno)).at("/d/.forebay-tmp-1-2");
             let error = explain("put", Path::new("/d/k"), cause);
             assert_eq!((error.kind(), error.location()), (kind, Some("/d/k")));
+            let text = error.to_string();
+            let system = io::Error::from_raw_os_error(errno).to_string();
+            assert_eq!(text.matches(&system).count(), 1, "{text}");
+            assert!(!text.contains(TEMP_PREFIX), "{text}");
             assert!(
                 error.hint().unwrap().contains(word),
                 "{errno}: {:?}",

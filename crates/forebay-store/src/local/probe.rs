@@ -72,9 +72,9 @@ async fn try_all(store: &LocalStore) -> Result<Capabilities> {
         version_match,
         put_if_absent: race,
         upload_if_absent,
-        checksum: Proof::Untried("files have no stored checksum".to_owned()),
         multipart,
         probed: Some(store.0.context.clock().unix()),
+        ..Capabilities::untried("files have no stored checksum")
     })
 }
 
@@ -86,6 +86,7 @@ async fn try_race(store: &LocalStore) -> Result<Proof> {
         size: Some(1),
         size_min: 1,
         policy: PutOptions::default().policy,
+        permissions: None,
         can_repeat: false,
     };
     let mut drafts = Vec::new();

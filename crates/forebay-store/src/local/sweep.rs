@@ -62,7 +62,7 @@ async fn remove_if_left(disk: &Disk, path: &Path) -> Result<()> {
     let how = OpenHow {
         purpose: Purpose::Update,
         direct: Direct::Never,
-        size_hint: None,
+        ..OpenHow::READ
     };
     let file = disk.open_file(path, how, PathPolicy::Fastest).await?;
     let Some(lock) = RangeLock::try_exclusive(&file, ALIVE)? else {

@@ -45,6 +45,7 @@ impl LocalUpload {
             size: options.size_hint,
             size_min: part_bytes,
             policy: options.policy,
+            permissions: options.permissions,
             can_repeat: false,
         };
         let draft = Draft::create(shared, &path, wanted)

@@ -3,7 +3,7 @@
 //! Depth first with one frame per directory of the current path. Within a directory, a subdirectory sorts as its name with a `/`
 //! behind it: `a-b`, `a.txt`, `a/x`, `ab` is the order an object store gives. Links are followed; a directory that is already on
 //! the current path is a loop and gives an error row. Whatever cannot be listed gives an error row with its name, and the
-//! walk goes on.
+//! walk goes on; so do sockets, FIFOs and devices when all of a tree is listed.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use futures::stream::{self, StreamExt};
 
 use super::explain::{explain, is_not_a_directory};
 use super::{Shared, TEMP_PREFIX, meta_of, sweep};
-use crate::store::{Entry, ListOptions, Listing};
+use crate::store::{Entry, LEAVE_OUT, ListOptions, Listing};
 
 /// Names whose size is asked for together.
 const STAT_BATCH: usize = 64;
@@ -79,7 +79,7 @@ impl Walk {
         loop {
             let frame = self.frames.last_mut()?;
             if frame.found.is_empty() {
-                frame.look(&self.shared).await;
+                frame.look(&self.shared, self.options.recursive).await;
             }
             match frame.found.pop_front() {
                 None => drop(self.frames.pop()),
@@ -121,7 +121,7 @@ impl Walk {
                     .with_hint("name the directory it is in")))
             }
             Ok(stat) if stat.kind == FileKind::File => Some(Ok(Entry::Object(meta_of(prefix, &stat)))),
-            Ok(_) => None,
+            Ok(_) => self.options.recursive.then(|| Err(special(&path))),
             Err(error) if error.kind() == ErrorKind::NotFound || is_not_a_directory(&error) => {
                 let error = self.shared.not_found("list", &path, error).await;
                 // Nothing below a prefix is an empty listing; a store that is not there is an error.
@@ -196,7 +196,7 @@ impl Unseen {
 
 impl Frame {
     /// Look at the next names.
-    async fn look(&mut self, shared: &Shared) {
+    async fn look(&mut self, shared: &Shared, recursive: bool) {
         let count = self.names.len().min(STAT_BATCH);
         let batch: Vec<Unseen> = self.names.drain(..count).collect();
         let found = batch.into_iter().map(|name| {
@@ -212,14 +212,14 @@ impl Frame {
                     Some(stat) => stat,
                     None => disk.stat(&path).await,
                 };
-                found(key, path, stat, is_link)
+                found(key, path, stat, is_link, recursive)
             }
         });
         let found: Vec<Option<Result<Found>>> = stream::iter(found).buffered(STATS_IN_FLIGHT).collect().await;
         self.found = found.into_iter().flatten().collect();
         // Everything in this batch vanished; there may be more.
         if self.found.is_empty() && !self.names.is_empty() {
-            Box::pin(self.look(shared)).await;
+            Box::pin(self.look(shared, recursive)).await;
         }
     }
 
@@ -243,14 +243,20 @@ impl Frame {
     }
 }
 
-/// What a name turned out to be; `None` when it is nothing a store holds.
-fn found(key: Key, path: PathBuf, stat: Result<FileStat>, is_link: bool) -> Option<Result<Found>> {
+/// What a name turned out to be; `None` when there is nothing to tell.
+fn found(
+    key: Key,
+    path: PathBuf,
+    stat: Result<FileStat>,
+    is_link: bool,
+    recursive: bool,
+) -> Option<Result<Found>> {
     match stat {
         Ok(stat) => match stat.kind {
             FileKind::File => Some(Ok(Found::Object(Entry::Object(meta_of(key, &stat))))),
             FileKind::Dir => Some(Ok(Found::Dir(key, path, stat))),
-            // Sockets, FIFOs and devices hold no bytes to list.
-            FileKind::Other => None,
+            // Whoever goes through all of a tree is told that this is not all of it; a look into one directory need not be.
+            FileKind::Other => recursive.then(|| Err(special(&path))),
         },
         Err(error) if error.kind() == ErrorKind::NotFound && is_link => {
             let message = "this symbolic link points nowhere";
@@ -262,4 +268,10 @@ fn found(key: Key, path: PathBuf, stat: Result<FileStat>, is_link: bool) -> Opti
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => Some(Err(explain("list", &path, error))),
     }
+}
+
+/// Sockets, FIFOs and devices hold no bytes to list.
+fn special(path: &Path) -> Error {
+    let message = "this is a socket, a FIFO or a device, not a file";
+    Error::new(ErrorKind::InvalidInput, LEAVE_OUT, message).at(path.display())
 }

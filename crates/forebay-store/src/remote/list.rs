@@ -90,6 +90,7 @@ impl Row {
                 version: meta.version,
                 modified: meta.modified,
                 checksum: None,
+                permissions: None,
             }),
         }))
     }

@@ -167,6 +167,7 @@ async fn promote(
     let options = PutOptions {
         mode: PutMode::IfAbsent,
         size_hint: Some(meta.size),
+        permissions: meta.permissions,
         ..PutOptions::default()
     };
     copy_object(&**from, &**to, &meta, &options, &shared.context, stopped)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_core::{ErrorKind, Key, Location};
-use forebay_store::copy::{Copier, is_tree_unfinished};
+use forebay_store::copy::{Copier, SourceCheck, is_tree_unfinished};
 use forebay_store::remote::{Environment, RemoteConfig, open_with};
 use forebay_store::tiers::{Tiers, TiersConfig};
 use forebay_store::wrap::Prefixed;
@@ -146,4 +146,80 @@ async fn an_upload_that_the_store_has_forgotten_is_begun_anew() {
     assert_eq!(report.failures[0].error.kind(), ErrorKind::NotFound);
     told.forgotten_below.store(0, Ordering::SeqCst);
     no_failures(&copier.objects(pair()).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_of_files_open_nothing_to_others() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let context = context(&dir.path().join("state"));
+    let from = local(&dir.path().join("from"), &context);
+    for (name, len) in [("small", 100), ("large", 3 << 20)] {
+        put(&from, name, len).await;
+        let secret = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(dir.path().join("from").join(name), secret).unwrap();
+    }
+    let to = local(&dir.path().join("to"), &context);
+    let copier = Copier::new(Arc::clone(&from), Arc::clone(&to), &context);
+    no_failures(&copier.tree(&Key::ROOT, &Key::ROOT).await.unwrap());
+    no_failures(&copier.objects(vec![(key("small"), key("named"))]).await.unwrap());
+    for name in ["small", "large", "named"] {
+        let meta = std::fs::metadata(dir.path().join("to").join(name)).unwrap();
+        assert_eq!(meta.permissions().mode() & 0o777, 0o600, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_copied_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let context = context(&dir.path().join("state"));
+    let from = local(&dir.path().join("from"), &context);
+    put(&from, "a", 10).await;
+    put(&from, "z", 10).await;
+    let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("from/s")).unwrap();
+    let to = local(&dir.path().join("to"), &context);
+    let report = Copier::new(from, Arc::clone(&to), &context)
+        .tree(&Key::ROOT, &Key::ROOT)
+        .await
+        .unwrap();
+    no_failures(&report);
+    assert_eq!((report.objects_copied, report.skipped_special), (2, 1));
+    assert_eq!(names(&to).await, ["a", "z"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn checksums_that_a_listing_leaves_out_are_asked_for_where_it_pays() {
+    let dir = tempfile::tempdir().unwrap();
+    let context = context(dir.path());
+    let inner = memory();
+    put(&inner, "medium", 1 << 20).await;
+    put(&inner, "small", (1 << 20) - 1).await;
+    let (from, asked) = odd(inner);
+    asked.is_bucket.store(true, Ordering::SeqCst);
+    let keep = Arc::new(Keep::default());
+    let copier = Copier::new(from, memory(), &context).with_progress(Arc::clone(&keep) as Arc<dyn Progress>);
+    let report = copier.tree(&Key::ROOT, &Key::ROOT).await.unwrap();
+    no_failures(&report);
+    assert_eq!((load(&asked.heads), report.source_matched), (1, 1));
+    let mut checks: Vec<_> = keep
+        .0
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|done| (done.size, done.source))
+        .collect();
+    checks.sort_by_key(|(size, _)| *size);
+    let expected = [
+        ((1 << 20) - 1, SourceCheck::NotAsked),
+        (1 << 20, SourceCheck::Matched),
+    ];
+    assert_eq!(checks, expected);
+
+    // And compared.
+    asked.tamper_reads.store(true, Ordering::SeqCst);
+    let report = copier.objects(vec![(key("small"), key("x"))]).await.unwrap();
+    assert_eq!(report.failures[0].error.kind(), ErrorKind::Corrupt);
+    let report = copier.tree(&Key::ROOT, &key("y")).await.unwrap();
+    assert_eq!(report.objects_failed, 1, "{:?}", report.failures);
+    assert_eq!(report.failures[0].key, Some(key("medium")));
 }

@@ -1,15 +1,18 @@
 //! A store around another one that counts, fails, lies, waits, and whose uploads outlive it.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use async_trait::async_trait;
 use forebay_core::{Error, ErrorKind, Key, Ledger, Location, Result, Span};
 use forebay_io::{AlignedBuf, Buf};
+use futures::StreamExt;
+
 use forebay_store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions, Store,
-    Upload, WriteCheck,
+    Body, Capabilities, Entry, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions,
+    Store, Upload, WriteCheck,
 };
 use tokio::sync::Semaphore;
 
@@ -42,6 +45,8 @@ pub(crate) struct Oddity {
     pub(crate) aborts: AtomicU64,
     /// Uploads that were begun before this one are forgotten: resuming them succeeds, as nothing is asked, and their parts are not found.
     pub(crate) forgotten_below: AtomicU64,
+    /// Like a bucket: its listing tells no checksums.
+    pub(crate) is_bucket: AtomicBool,
     /// Which store this claims to be.
     pub(crate) identity: Mutex<Option<String>>,
 }
@@ -133,6 +138,11 @@ fn scopeguard(oddity: &Oddity) -> impl Drop + '_ {
 #[deny(clippy::missing_trait_methods)]
 impl Store for Odd {
     fn location(&self) -> &Location {
+        static BUCKET: LazyLock<Location> =
+            LazyLock::new(|| Location::parse("s3://bucket", Path::new("/")).unwrap());
+        if self.oddity.is_bucket.load(Ordering::SeqCst) {
+            return &BUCKET;
+        }
         self.inner.location()
     }
 
@@ -209,7 +219,15 @@ impl Store for Odd {
     }
 
     fn list(&self, prefix: &Key, options: ListOptions) -> Listing {
-        self.inner.list(prefix, options)
+        let hides = self.oddity.is_bucket.load(Ordering::SeqCst);
+        let rows = self.inner.list(prefix, options).map(move |row| match row {
+            Ok(Entry::Object(meta)) if hides => Ok(Entry::Object(ObjectMeta {
+                checksum: None,
+                ..meta
+            })),
+            row => row,
+        });
+        rows.boxed()
     }
 
     async fn delete(&self, key: &Key) -> Result<()> {

@@ -293,6 +293,7 @@ mod tests {
             version: Some(version.into()),
             modified: None,
             checksum,
+            permissions: None,
         };
         let is_complete = |a: &ObjectMeta, b: &ObjectMeta| known.is_complete(&key, a, b);
         assert!(is_complete(&meta(5, "s1", None), &meta(5, "d1", None)));
