@@ -10,6 +10,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -117,6 +118,7 @@ struct Inner {
     location: Option<String>,
     message: String,
     hint: Option<String>,
+    retry_after: Option<Duration>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -129,6 +131,7 @@ impl Error {
             location: None,
             message: message.into(),
             hint: None,
+            retry_after: None,
             source: None,
         }))
     }
@@ -150,6 +153,12 @@ impl Error {
     /// Say what the user can do.
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// Keep the pause that the other side asks for.
+    pub fn with_retry_after(mut self, pause: Duration) -> Self {
+        self.0.retry_after = Some(pause);
         self
     }
 
@@ -182,6 +191,11 @@ impl Error {
     /// What the user can do, where there is something.
     pub fn hint(&self) -> Option<&str> {
         self.0.hint.as_deref()
+    }
+
+    /// The pause that the other side asks for before another try, where it does. Whoever tries again bounds it.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
     }
 
     /// Shorthand for `self.kind().retry()`.
