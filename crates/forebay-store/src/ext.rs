@@ -17,7 +17,7 @@ use crate::store::{PutDone, PutOptions, ReadDone, ReadOptions, Store, Upload};
 /// Conveniences over [`Store`].
 #[async_trait]
 pub trait StoreExt: Store {
-    /// Read `span` into the front of `buf` by ranges side by side, all of the same version.
+    /// Read `span` into the front of `buf` by ranges side by side, all of the same version; by one range where the store knows no versions.
     async fn read_parallel(
         &self,
         key: &Key,
@@ -71,6 +71,10 @@ impl<S: Store + ?Sized> StoreExt for S {
         let mut options = options.clone();
         if options.version.is_none() {
             options.version = self.head(key).await?.version;
+        }
+        if options.version.is_none() {
+            // Nothing would tell ranges of two versions apart.
+            return self.read_into(key, span, buf, &options).await;
         }
         let options = &options;
         let reads = split(buf, &pieces)

@@ -17,7 +17,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay_core::ErrorKind;
+use forebay_core::{ErrorKind, Limits};
 use forebay_io::AlignedBuf;
 use http::header::{CONNECTION, CONTENT_LENGTH, ETAG, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode, Uri, Version};
@@ -87,6 +87,8 @@ pub(super) struct Direct {
     connector: HttpsConnector<TcpConnector>,
     idle: Mutex<HashMap<String, Vec<(Stream, Instant)>>>,
     idle_max: usize,
+    /// Name lookup, connection and TLS handshake together.
+    connect: Duration,
     stall: Duration,
     reply_bytes_max: usize,
 }
@@ -100,18 +102,15 @@ struct Reply {
 }
 
 impl Direct {
-    pub(super) fn new(
-        connector: HttpsConnector<TcpConnector>,
-        idle_max: usize,
-        stall: Duration,
-        reply_bytes_max: usize,
-    ) -> Self {
+    pub(super) fn new(connector: HttpsConnector<TcpConnector>, limits: &Limits) -> Self {
+        let stall = Duration::from_millis(limits.stall_ms_max);
         Self {
             connector,
             idle: Mutex::default(),
-            idle_max,
+            idle_max: limits.store_requests_max as usize,
+            connect: Duration::from_millis(limits.connect_ms_max) + stall,
             stall,
-            reply_bytes_max,
+            reply_bytes_max: limits.reply_bytes_max as usize,
         }
     }
 
@@ -204,22 +203,29 @@ impl Direct {
     }
 
     async fn connect(&self, uri: &Uri) -> Result<Stream, Failure> {
-        match self.connector.clone().call(uri.clone()).await {
-            Ok(stream) => Ok(TokioIo::new(stream)),
-            Err(error) => Err(Failure::of_network(error.as_ref(), true)),
+        // The connector bounds TCP alone: a name service that is silent, or a balancer that accepts and says nothing, would hold us for ever.
+        match tokio::time::timeout(self.connect, self.connector.clone().call(uri.clone())).await {
+            Ok(Ok(stream)) => Ok(TokioIo::new(stream)),
+            Ok(Err(error)) => Err(Failure::of_network(error.as_ref(), true)),
+            Err(_) => Err(Failure::unconnected(self.connect)),
         }
     }
 
     /// `None` when the connection closed or broke before a single byte of the reply.
     async fn ask_over(&self, mut stream: Stream, head: &str) -> Result<Option<Reply>, Failure> {
         let exchange = async {
-            stream.write_all(head.as_bytes()).await?;
-            stream.flush().await?;
+            match send(&mut stream, head).await {
+                Err(error) if is_closed(&error) => return Ok(None),
+                sent => sent?,
+            }
             let mut bytes = Vec::with_capacity(HEAD_READ_BYTES);
             loop {
                 let before = bytes.len();
                 bytes.resize(before + HEAD_READ_BYTES, 0);
-                let count = stream.read(&mut bytes[before..]).await?;
+                let count = match stream.read(&mut bytes[before..]).await {
+                    Err(error) if before == 0 && is_closed(&error) => return Ok(None),
+                    count => count?,
+                };
                 bytes.truncate(before + count);
                 if count == 0 {
                     let ended = io::Error::from(io::ErrorKind::UnexpectedEof);
@@ -235,7 +241,6 @@ impl Direct {
         match tokio::time::timeout(self.stall, exchange).await {
             Ok(Ok(None)) => Ok(None),
             Ok(Ok(Some((parts, rest)))) => Ok(Some(Reply { stream, parts, rest })),
-            Ok(Err(error)) if is_closed(&error) => Ok(None),
             Ok(Err(error)) => Err(Failure::of_network(&error, false)),
             Err(_) => Err(Failure::stalled(self.stall)),
         }
@@ -370,11 +375,20 @@ fn keeps(parts: &http::response::Parts) -> bool {
     parts.version == Version::HTTP_11 && !says.contains("close")
 }
 
-/// The other side closed an idle connection; nothing of this request was answered.
+async fn send(stream: &mut Stream, head: &str) -> io::Result<()> {
+    stream.write_all(head.as_bytes()).await?;
+    stream.flush().await
+}
+
+/// How a connection that the other side closed shows before the first byte of a reply. The unexpected end is TLS whose other side
+/// went without saying so, as most do with idle connections.
 fn is_closed(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted
+        io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::UnexpectedEof
     )
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct Failure {
     pub(crate) pause: Option<Duration>,
     /// The request may have taken effect all the same.
     pub(crate) uncertain: bool,
+    /// 409: another request about the same object was in the way.
+    pub(crate) conflict: bool,
 }
 
 impl fmt::Display for Failure {
@@ -51,6 +53,7 @@ impl Failure {
             hint: None,
             pause: None,
             uncertain: false,
+            conflict: false,
         }
     }
 
@@ -86,6 +89,7 @@ impl Failure {
             .and_then(|value| value.parse().ok())
             .map(Duration::from_secs);
         failure.uncertain = status.is_server_error();
+        failure.conflict = status == StatusCode::CONFLICT;
         failure
     }
 
@@ -135,6 +139,13 @@ impl Failure {
         }
     }
 
+    /// No connection came about in that time.
+    pub(crate) fn unconnected(within: Duration) -> Self {
+        let message = format!("no connection within {} ms", within.as_millis());
+        Self::new(ErrorKind::Timeout, message)
+            .with_hint("check the endpoint, the network and the name service")
+    }
+
     /// The failure at the bottom of another error.
     pub(crate) fn find<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
         let mut cause = Some(error);
@@ -149,7 +160,10 @@ impl Failure {
 
     /// As an error of `op`; the place is for the caller to name.
     pub(crate) fn to_error(&self, op: &'static str) -> Error {
-        let error = Error::new(self.kind, op, self.message.clone());
+        let mut error = Error::new(self.kind, op, self.message.clone());
+        if let Some(pause) = self.pause {
+            error = error.with_retry_after(pause);
+        }
         match &self.hint {
             Some(hint) => error.with_hint(hint.clone()),
             None => error,
@@ -452,6 +466,19 @@ mod tests {
             let failure = Failure::of_reply(StatusCode::BAD_REQUEST, &headers, body, &asked);
             assert!(!failure.message.contains("region"), "{failure}");
         }
+    }
+
+    #[test]
+    fn the_pause_a_server_asks_for_goes_with_the_error() {
+        let mut headers = HeaderMap::new();
+        headers.insert("retry-after", "7".parse().unwrap());
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let failure = Failure::of_reply(status, &headers, b"", &Asked::default());
+        assert_eq!(
+            failure.to_error("read").retry_after(),
+            Some(Duration::from_secs(7))
+        );
+        assert_eq!(reply(429, "").to_error("read").retry_after(), None);
     }
 
     #[test]

@@ -5,8 +5,6 @@
 //! none is the retry wrapper's business. The transport has checked that a reply is the range that was asked for and guards against stalls, so what
 //! is left here is to fill exactly the span and to hold on to one version.
 
-use std::time::Duration;
-
 use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Result, Retry, Span, metric};
 use forebay_io::AlignedBuf;
 use object_store::path::Path;
@@ -14,14 +12,8 @@ use object_store::{GetOptions, GetRange};
 
 use super::RemoteStore;
 use super::direct::{Sink, Target};
-use super::failure::{Failure, explain};
+use super::failure::explain;
 use crate::store::{ReadDone, ReadOptions};
-
-/// A request that failed, and the pause the server asks for.
-struct Broken {
-    error: Error,
-    pause: Option<Duration>,
-}
 
 impl RemoteStore {
     pub(super) async fn read_span(
@@ -53,34 +45,36 @@ impl RemoteStore {
             let rest = Span::new(span.start() + filled as u64, span.end())?;
             let result = self.fill(&path, rest, &sink, version.as_deref()).await;
             let mut target = sink.take().ok_or_else(lost)?;
-            let broken = match result {
+            let error = match result {
                 Ok(()) if target.filled == target.len => {
                     return Ok(done(target, requests));
                 }
-                Ok(()) => Broken::new(ErrorKind::Unavailable, "reply ended early"),
-                Err(broken) => broken,
+                Ok(()) => Error::new(ErrorKind::Unavailable, "read", "reply ended early"),
+                Err(error) => error,
             };
             let moved = target.filled > filled;
-            let hopeless = broken.error.retry() == Retry::Never || requests >= self.0.limits.tries_max;
+            let hopeless = error.retry() == Retry::Never || requests >= self.0.limits.tries_max;
             if !moved || hopeless {
-                return Err(broken.error);
+                return Err(error);
             }
             match (&version, target.version.take()) {
                 (None, Some(first)) => version = Some(first),
+                // The server ignored the condition, and bytes of another version lie behind those of the first.
+                (Some(pinned), Some(other)) if *pinned != other => return Err(changed()),
                 // Without a version nothing says that the rest belongs to the same object.
                 (None, None) => target.filled = 0,
                 _ => {}
             }
             filled = target.filled;
             sink.put(target);
-            metrics::counter!(metric::STORE_RETRIES_TOTAL, "scheme" => self.scheme(), "kind" => broken.error.kind().name())
+            metrics::counter!(metric::STORE_RETRIES_TOTAL, "scheme" => self.scheme(), "kind" => error.kind().name())
                 .increment(1);
-            self.0.patience.pause(requests, broken.pause).await;
+            self.0.patience.pause(requests, error.retry_after()).await;
         }
     }
 
     /// One request for what is missing.
-    async fn fill(&self, path: &Path, rest: Span, sink: &Sink, version: Option<&str>) -> Result<(), Broken> {
+    async fn fill(&self, path: &Path, rest: Span, sink: &Sink, version: Option<&str>) -> Result<()> {
         let wanted = rest.start()..rest.end();
         let mut get = GetOptions {
             range: Some(GetRange::Bounded(wanted.clone())),
@@ -89,23 +83,20 @@ impl RemoteStore {
         };
         get.extensions.insert(sink.clone());
         self.count("read");
-        let reply = match self.0.backend.objects.get_opts(path, get).await {
-            Ok(reply) => reply,
-            Err(error) => {
-                let pause = Failure::find(&error).and_then(|failure| failure.pause);
-                let error = self.explain("read", error);
-                return Err(Broken { error, pause });
-            }
-        };
+        let objects = &self.0.backend.objects;
+        let reply = objects
+            .get_opts(path, get)
+            .await
+            .map_err(|error| self.explain("read", error))?;
         // Some servers ignore the condition; the reply tells which version it is.
         match (version, &reply.meta.e_tag) {
-            (Some(pinned), Some(version)) if pinned != version => return Err(changed().into()),
+            (Some(pinned), Some(version)) if pinned != version => return Err(changed()),
             _ => {}
         }
         if reply.range != wanted {
             let size = reply.meta.size;
             let message = format!("bytes up to {} were asked for, the object has {size}", rest.end());
-            return Err(Broken::new(ErrorKind::InvalidInput, message));
+            return Err(Error::new(ErrorKind::InvalidInput, "read", message));
         }
         Ok(())
     }
@@ -131,18 +122,6 @@ impl RemoteStore {
             _ => {}
         }
         error
-    }
-}
-
-impl Broken {
-    fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error::new(kind, "read", message).into()
-    }
-}
-
-impl From<Error> for Broken {
-    fn from(error: Error) -> Self {
-        Self { error, pause: None }
     }
 }
 

@@ -75,13 +75,11 @@ impl Transport {
             .pool_timer(TokioTimer::new())
             .build(connector.clone());
         let stall = Duration::from_millis(limits.stall_ms_max);
-        let reply_bytes_max = limits.reply_bytes_max as usize;
-        let idle_max = limits.store_requests_max as usize;
         Self {
             client,
-            direct: Direct::new(connector, idle_max, stall, reply_bytes_max),
+            direct: Direct::new(connector, limits),
             stall,
-            reply_bytes_max,
+            reply_bytes_max: limits.reply_bytes_max as usize,
         }
     }
 
@@ -222,10 +220,12 @@ impl HttpService for Service {
         match self.alter {
             Alter::Nothing => {}
             Alter::SpoilBody => request = spoil(request).await?,
-            Alter::CompleteIfAbsent => {
+            // Only there: what else belongs to an upload says nothing about the object, and servers refuse conditions they do not know.
+            Alter::CompleteIfAbsent if is_completion(&request) => {
                 let headers = request.headers_mut();
                 headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"));
             }
+            Alter::CompleteIfAbsent => {}
             Alter::Webdav => {
                 pass = |method, status| {
                     matches!(
@@ -247,6 +247,12 @@ impl HttpConnector for Service {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
         Ok(HttpClient::new(self.clone()))
     }
+}
+
+/// `POST object?uploadId=...`: the one request of an upload in parts that makes an object.
+fn is_completion(request: &HttpRequest) -> bool {
+    let query = request.uri().query().unwrap_or("");
+    request.method() == Method::POST && query.split('&').any(|pair| pair.starts_with("uploadId="))
 }
 
 async fn spoil(request: HttpRequest) -> Result<HttpRequest, HttpError> {

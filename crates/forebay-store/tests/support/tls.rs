@@ -18,8 +18,8 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/support/tls")
 }
 
-/// Listen with TLS and pass everything to `upstream`; the address to connect to.
-pub(crate) async fn start(upstream: String) -> SocketAddr {
+/// The server's side of a handshake.
+pub(crate) fn acceptor() -> TlsAcceptor {
     let chain = vec![CertificateDer::from_pem_file(folder().join("server.pem")).unwrap()];
     let key = PrivateKeyDer::from_pem_file(folder().join("server.key")).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -29,7 +29,12 @@ pub(crate) async fn start(upstream: String) -> SocketAddr {
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .unwrap();
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    TlsAcceptor::from(Arc::new(config))
+}
+
+/// Listen with TLS and pass everything to `upstream`; the address to connect to.
+pub(crate) async fn start(upstream: String) -> SocketAddr {
+    let acceptor = acceptor();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
