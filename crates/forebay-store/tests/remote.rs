@@ -5,6 +5,8 @@
 
 #[path = "remote/clouds.rs"]
 mod clouds;
+#[path = "remote/connections.rs"]
+mod connections;
 #[path = "remote/credentials.rs"]
 mod credentials;
 #[path = "remote/objects.rs"]
@@ -13,4 +15,6 @@ mod objects;
 mod probes;
 #[path = "remote/refusals.rs"]
 mod refusals;
+#[path = "remote/renewals.rs"]
+mod renewals;
 mod support;

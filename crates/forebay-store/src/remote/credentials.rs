@@ -14,7 +14,7 @@ mod sso;
 mod sts;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,11 +30,21 @@ use super::transport::Transport;
 /// Temporary credentials are renewed this long before they expire: a request that was just signed must still arrive.
 const REFRESH_AHEAD: Duration = Duration::from_secs(300);
 
+/// After a renewal that failed, the next one waits this long while the old credentials hold: a source that is down is not asked by every request.
+const RENEW_PAUSE: Duration = Duration::from_secs(10);
+
 /// Credentials with the time they expire. No `Debug`: nothing should ever print them.
 #[derive(Clone)]
 pub(crate) struct Fetched {
     credential: Arc<AwsCredential>,
     expires: Option<Duration>,
+}
+
+/// Credentials in use.
+struct Cached {
+    fetched: Fetched,
+    /// From then on they are worth renewing; `None` when they do not expire.
+    renew_at: Option<Duration>,
 }
 
 /// Where credentials may come from.
@@ -75,7 +85,7 @@ pub(crate) struct Sources {
 /// The chain, as `object_store` wants it.
 pub(crate) struct Chain {
     sources: Sources,
-    cached: Mutex<Option<Fetched>>,
+    cached: Mutex<Option<Cached>>,
     /// Held while fetching, so that many requests ask once.
     fetching: tokio::sync::Mutex<()>,
 }
@@ -95,42 +105,71 @@ impl Chain {
 
     /// Forget what is cached: the server said it has expired.
     pub(crate) fn forget(&self) {
-        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.cached() = None;
     }
 
-    /// Credentials that will not expire soon.
+    /// Credentials that will not expire soon. While those we have hold, one request renews them and the others go on.
     pub(crate) async fn get(&self) -> Result<Arc<AwsCredential>> {
-        if let Some(fetched) = self.usable(REFRESH_AHEAD) {
-            return Ok(fetched);
+        let (held, due) = self.held();
+        let Some(held) = held else {
+            let _fetching = self.fetching.lock().await;
+            // Somebody else may have fetched them while we waited.
+            return match self.held() {
+                (Some(held), _) => Ok(held),
+                (None, _) => self.fetch().await,
+            };
+        };
+        if !due {
+            return Ok(held);
         }
-        let _fetching = self.fetching.lock().await;
-        if let Some(fetched) = self.usable(REFRESH_AHEAD) {
-            return Ok(fetched);
+        let Ok(_fetching) = self.fetching.try_lock() else {
+            return Ok(held);
+        };
+        // The winner before us may just be done.
+        match self.held() {
+            (Some(held), false) => return Ok(held),
+            _ => {}
         }
-        match self.sources.fetch().await {
-            Ok(fetched) => {
-                let credential = Arc::clone(&fetched.credential);
-                *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(fetched);
-                Ok(credential)
-            }
-            // What we have holds a little longer; the next request tries again.
-            Err(error) => match self.usable(Duration::ZERO) {
-                Some(credential) => {
-                    tracing::warn!(%error, "credentials could not be renewed yet");
-                    Ok(credential)
+        match self.fetch().await {
+            Ok(credential) => Ok(credential),
+            Err(error) => {
+                tracing::warn!(%error, "credentials could not be renewed yet");
+                let again = self.sources.clock.unix() + RENEW_PAUSE;
+                if let Some(cached) = self.cached().as_mut() {
+                    cached.renew_at = Some(again);
                 }
-                None => Err(error),
-            },
+                Ok(held)
+            }
         }
     }
 
-    fn usable(&self, ahead: Duration) -> Option<Arc<AwsCredential>> {
-        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
-        let fetched = cached.as_ref()?;
-        let holds = fetched
-            .expires
-            .is_none_or(|expires| self.sources.clock.unix() + ahead < expires);
-        holds.then(|| Arc::clone(&fetched.credential))
+    async fn fetch(&self) -> Result<Arc<AwsCredential>> {
+        let fetched = self.sources.fetch().await?;
+        let credential = Arc::clone(&fetched.credential);
+        let now = self.sources.clock.unix();
+        // What lives shorter than the margin is renewed at half its life, and not at every request.
+        let renew_at = fetched.expires.map(|expires| {
+            let half = now + expires.saturating_sub(now) / 2;
+            expires.saturating_sub(REFRESH_AHEAD).max(half)
+        });
+        *self.cached() = Some(Cached { fetched, renew_at });
+        Ok(credential)
+    }
+
+    /// What is cached, as long as it holds, and whether it is time to renew it.
+    fn held(&self) -> (Option<Arc<AwsCredential>>, bool) {
+        let now = self.sources.clock.unix();
+        let cached = self.cached();
+        let Some(Cached { fetched, renew_at }) = cached.as_ref() else {
+            return (None, true);
+        };
+        let holds = fetched.expires.is_none_or(|expires| now < expires);
+        let due = renew_at.is_some_and(|renew_at| now >= renew_at);
+        (holds.then(|| Arc::clone(&fetched.credential)), due)
+    }
+
+    fn cached(&self) -> MutexGuard<'_, Option<Cached>> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -484,6 +484,10 @@ async fn credentials_are_asked_once_and_renewed_before_they_expire() {
     // The endpoint is down, but what we have still holds.
     clock.advance(Duration::from_secs(60 * 60));
     assert_eq!(head().await, "KEY-1");
+    // It is left alone for a while.
+    assert_eq!(head().await, "KEY-1");
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
+    clock.advance(Duration::from_secs(10));
     assert_eq!(head().await, "KEY-3");
 }
 
