@@ -189,6 +189,7 @@ def test_capabilities_are_proofs(store: forebay.Store) -> None:
         "put_if_absent",
         "upload_if_absent",
         "checksum",
+        "upload_checksum",
         "multipart",
     }
 

@@ -59,6 +59,7 @@ struct Object {
     version: u64,
     modified: Duration,
     crc64nvme: u64,
+    write_id: Option<String>,
 }
 
 impl MemoryStore {
@@ -108,9 +109,13 @@ impl MemoryStore {
             .admit(DataPath::Memory, op, "the store is memory")
             .map_err(|error| error.at(self.location.join(key)))?;
         let crc64nvme = crc64nvme(&bytes);
-        let size = bytes.len() as u64;
         let mut map = self.objects.lock();
-        if options.mode == PutMode::IfAbsent && map.contains_key(&name) {
+        let there = map.get(&name).filter(|_| options.mode == PutMode::IfAbsent);
+        if let Some(there) = there {
+            // An earlier try of the same write, whose reply was lost.
+            if options.write_id.is_some() && there.write_id == options.write_id {
+                return Ok(there.done());
+            }
             return Err(Error::new(ErrorKind::AlreadyExists, op, "").at(self.location.join(key)));
         }
         let version = self.objects.version.fetch_add(1, Ordering::Relaxed) + 1;
@@ -119,15 +124,11 @@ impl MemoryStore {
             version,
             modified: SystemClock.unix(),
             crc64nvme,
+            write_id: options.write_id.clone(),
         };
+        let done = object.done();
         map.insert(name, object);
-        Ok(PutDone {
-            version: Some(version.to_string()),
-            size,
-            crc64nvme,
-            check: WriteCheck::Unchecked,
-            ledger: Ledger::of(DataPath::Memory, size, 1),
-        })
+        Ok(done)
     }
 }
 
@@ -145,6 +146,17 @@ impl Objects {
 }
 
 impl Object {
+    fn done(&self) -> PutDone {
+        let size = self.bytes.len() as u64;
+        PutDone {
+            version: Some(self.version.to_string()),
+            size,
+            crc64nvme: self.crc64nvme,
+            check: WriteCheck::Unchecked,
+            ledger: Ledger::of(DataPath::Memory, size, 1),
+        }
+    }
+
     fn meta(&self, key: Key) -> ObjectMeta {
         ObjectMeta {
             key,
@@ -262,9 +274,8 @@ impl Store for MemoryStore {
             version_match: Proof::Shown,
             put_if_absent: Proof::Shown,
             upload_if_absent: Proof::Shown,
-            checksum: Proof::Untried("a caller hands over no checksum that memory could refuse".to_owned()),
             multipart: Proof::Shown,
-            probed: None,
+            ..Capabilities::untried("a caller hands over no checksum that memory could refuse")
         })
     }
 }
@@ -321,7 +332,14 @@ impl Upload for MemoryUpload {
     async fn complete(&self) -> Result<PutDone> {
         let mut slot = self.parts();
         let Some(parts) = slot.as_ref() else {
-            return Err(self.refuse("complete", "the upload is over"));
+            // Completed by an earlier try, whose reply was lost?
+            let there = self.store.get("complete", &self.key).ok();
+            let ours =
+                there.filter(|there| there.write_id.is_some() && there.write_id == self.options.write_id);
+            return match ours {
+                Some(there) => Ok(done_in_parts(there.done())),
+                None => Err(self.refuse("complete", "the upload is over")),
+            };
         };
         let sizes = parts.iter().map(|(index, bytes)| (*index, bytes.len() as u64));
         check_parts(sizes, PART_BYTES).map_err(|error| error.at(self.store.location.join(&self.key)))?;
@@ -330,16 +348,20 @@ impl Upload for MemoryUpload {
             .store
             .insert("complete", &self.key, whole.into(), &self.options)?;
         *slot = None;
-        Ok(PutDone {
-            // The parts were accounted for as they came.
-            ledger: Ledger::default(),
-            ..done
-        })
+        Ok(done_in_parts(done))
     }
 
     async fn abort(&self) -> Result<()> {
         *self.parts() = None;
         Ok(())
+    }
+}
+
+/// The parts were accounted for as they came.
+fn done_in_parts(done: PutDone) -> PutDone {
+    PutDone {
+        ledger: Ledger::default(),
+        ..done
     }
 }
 

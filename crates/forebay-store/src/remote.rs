@@ -394,10 +394,11 @@ impl RemoteStore {
                 .lister
                 .page(&dir, options.recursive, token.clone())
                 .await;
-            match page {
+            let pause = match page {
                 Ok(page) => {
                     self.0.bucket_seen.store(true, Ordering::Relaxed);
-                    let rows = page.rows.into_iter().filter_map(|row| row.into_entry(base));
+                    let rows = page.rows.into_iter().filter(|row| !row.is_probe(&dir));
+                    let rows = rows.filter_map(|row| row.into_entry(base));
                     let rows = rows.map(|row| row.map_err(|error| error.at(&self.0.location)));
                     return (rows.collect(), page.next.map(Some));
                 }
@@ -414,9 +415,10 @@ impl RemoteStore {
                         };
                         return (vec![Err(error.at(self.0.location.join(prefix)))], None);
                     }
+                    error.retry_after()
                 }
-            }
-            self.0.patience.pause(tries, None).await;
+            };
+            self.0.patience.pause(tries, pause).await;
         }
     }
 

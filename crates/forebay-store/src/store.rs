@@ -119,6 +119,9 @@ pub struct PutOptions {
     pub size_hint: Option<u64>,
     /// Permission bits of a new file before the umask, where objects are files; `None` for what files there usually have.
     pub permissions: Option<u32>,
+    /// A name of this write that no other write has, the same for all tries of it. A store that can keep it with the object knows its own
+    /// write again when a reply was lost; `None` leaves it to the store. [`Retried`](crate::wrap::Retried) sets it.
+    pub write_id: Option<String>,
 }
 
 /// How far a write was checked by the time it returned.
@@ -218,8 +221,10 @@ pub struct Capabilities {
     pub put_if_absent: Proof,
     /// The same at the completion of an upload in parts.
     pub upload_if_absent: Proof,
-    /// A wrong checksum is refused.
+    /// A wrong checksum of a whole object is refused.
     pub checksum: Proof,
+    /// A wrong checksum of a part is refused.
+    pub upload_checksum: Proof,
     /// Uploads in parts work, and become visible only when complete.
     pub multipart: Proof,
     /// Time of the probe, since 1970.
@@ -236,19 +241,21 @@ impl Capabilities {
             put_if_absent: untried(),
             upload_if_absent: untried(),
             checksum: untried(),
+            upload_checksum: untried(),
             multipart: untried(),
             probed: None,
         }
     }
 
     /// The abilities with their names, in the order tables show them.
-    pub fn rows(&self) -> [(&'static str, &Proof); 6] {
+    pub fn rows(&self) -> [(&'static str, &Proof); 7] {
         [
             ("range", &self.range),
             ("version_match", &self.version_match),
             ("put_if_absent", &self.put_if_absent),
             ("upload_if_absent", &self.upload_if_absent),
             ("checksum", &self.checksum),
+            ("upload_checksum", &self.upload_checksum),
             ("multipart", &self.multipart),
         ]
     }

@@ -378,10 +378,49 @@ async fn the_writer_that_lost_is_told_so_even_when_a_reply_was_lost() {
         mode: PutMode::IfAbsent,
         ..PutOptions::default()
     };
-    let body = Body::from(Buf::copy_of(b"ours").unwrap());
+    // The same bytes make it no less theirs.
+    let body = Body::from(Buf::copy_of(b"theirs").unwrap());
     let error = scene.store.put(&key("theirs"), body, &options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     assert_eq!(read(&*direct, "theirs", 0..6).await.unwrap(), b"theirs");
+}
+
+/// All tries are one write: the first took effect and nobody could say so, the second meets its object.
+#[tokio::test]
+async fn a_second_try_knows_the_object_of_the_first() {
+    let origin = Origin::start(&[]).await;
+    let server = Server::of_origin(&origin);
+    for (name, bytes) in [("/whole", &b"mine"[..]), ("/empty", b"")] {
+        let concerns: fn(&Message) -> bool = match name {
+            "/whole" => |request| is_put(request) && request.path().ends_with("/whole"),
+            _ => |request| is_put(request) && request.path().ends_with("/empty"),
+        };
+        let heads: fn(&Message) -> bool = match name {
+            "/whole" => |request| is_head(request) && request.path().ends_with("/whole"),
+            _ => |request| is_head(request) && request.path().ends_with("/empty"),
+        };
+        let rules = vec![
+            Rule::new(concerns, Which::First(1), Fault::LoseReply),
+            // Asking what became of it fails as well.
+            Rule::new(heads, Which::First(1), Fault::Reset),
+        ];
+        let scene = scene(&server, limits(), 10, rules).await;
+        let options = PutOptions {
+            mode: PutMode::IfAbsent,
+            ..PutOptions::default()
+        };
+        let upload = async {
+            let upload = scene.store.upload(&key("empty"), &options).await?;
+            upload.complete().await
+        };
+        let body = Body::from(Buf::copy_of(bytes).unwrap());
+        let done = match name {
+            "/whole" => scene.store.put(&key("whole"), body, &options).await,
+            _ => upload.await,
+        };
+        assert_eq!(done.unwrap().size, bytes.len() as u64, "{name}");
+        assert_eq!(scene.proxy.faults(), 2, "{name}");
+    }
 }
 
 #[tokio::test]

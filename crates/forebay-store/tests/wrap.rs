@@ -1,5 +1,8 @@
 //! What wrappers and tiers add to a store, beyond passing its suite.
 
+#[path = "wrap/scripted.rs"]
+mod scripted;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -177,6 +180,38 @@ async fn somebody_elses_object_is_not_mistaken_for_ours() {
         ErrorKind::AlreadyExists,
         "the first try is never taken for ours"
     );
+}
+
+/// Workers that write the same bytes, such as a marker, are told apart all the same.
+#[tokio::test]
+async fn equal_content_after_a_failed_try_makes_no_second_winner() {
+    let context = context();
+    let (store, _, below) = flaky(plan(Op::Put, When::First(1), DOWN), &context);
+    put(&*below, "a", b"marker").await;
+    let error = store
+        .put_bytes(&key("a"), b"marker", &absent())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    let (store, _, below) = flaky(plan(Op::Complete, When::First(1), DOWN), &context);
+    let upload = store.upload(&key("a"), &absent()).await.unwrap();
+    upload
+        .put_part(0, Buf::copy_of(b"marker").unwrap())
+        .await
+        .unwrap();
+    put(&*below, "a", b"marker").await;
+    let error = upload.complete().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_a_conditional_completion_is_no_defeat() {
+    let context = context();
+    let (store, _, below) = flaky(plan(Op::Complete, When::First(1), LOST), &context);
+    let upload = store.upload(&key("a"), &absent()).await.unwrap();
+    upload.put_part(0, Buf::copy_of(b"mine").unwrap()).await.unwrap();
+    assert_eq!(upload.complete().await.unwrap().size, 4);
+    assert_eq!(get(&*below, "a", &context).await.unwrap().0, b"mine");
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use crate::store::Capabilities;
 const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Version of the file.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
@@ -134,7 +134,7 @@ mod tests {
             whole[..whole.len() / 2].to_owned(),
             whole.replace("it took them", "it refused them"),
             whole.replace("\"shown\"", "{\"refuted\":\"x\"}"),
-            whole.replace("\"format\": 1", "\"format\": 2"),
+            whole.replace("\"format\": 2", "\"format\": 1"),
             String::new(),
         ] {
             assert_ne!(damaged, whole);

@@ -1,28 +1,22 @@
 //! The tries themselves, on small objects of their own.
 //!
 //! A check ends in `Shown` only when the store did what it must; in `Refuted` when it answered and did something else; in
-//! `Untried` when it did not answer the question. Races are real: several writers at once, over connections that are open already, for
-//! several rounds. That no violation was seen is no proof, but what ignores or races on conditions shows it here.
+//! `Untried` when it did not answer the question. Races are in `races.rs`.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use forebay_core::{Error, ErrorKind, Key, Result, Span};
+use forebay_core::{Error, ErrorKind, Key, Result, Retry, Span};
 use forebay_io::{AlignedBuf, Buf, Pages};
 use futures::future::join_all;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectStoreExt as _, PutPayload};
+use object_store::{GetOptions, GetRange, ObjectStoreExt as _, PutPayload, PutResult};
 
+use super::races::Race;
 use crate::remote::RemoteStore;
 use crate::store::{Body, Capabilities, Proof, PutOptions, ReadOptions, Store};
-
-/// Writers that race.
-const WRITERS: usize = 8;
-
-/// Rounds of a race. A server whose completions race (SeaweedFS 4.48) shows it in about every second round, so eight of them miss it
-/// once in some hundred probes; each round is one round trip for puts and three for uploads.
-const ROUNDS: usize = 8;
 
 /// Size of a probe object: enough for a range inside it.
 const OBJECT_BYTES: usize = 16 << 10;
@@ -30,21 +24,36 @@ const OBJECT_BYTES: usize = 16 << 10;
 /// The range that is read.
 const RANGE: std::ops::Range<u64> = 1_000..9_000;
 
-struct Probe<'a> {
-    store: &'a RemoteStore,
-    dir: Key,
-    made: Mutex<Vec<Key>>,
+/// What a probe found.
+pub(super) struct Found {
+    pub(super) capabilities: Capabilities,
+    /// It is as good tomorrow: nothing that passes was in the way, such as a busy server or these credentials.
+    pub(super) lasts: bool,
 }
 
-pub(super) async fn run(store: &RemoteStore) -> Result<Capabilities> {
+pub(super) struct Probe<'a> {
+    pub(super) store: &'a RemoteStore,
+    dir: Key,
+    made: Mutex<Vec<Key>>,
+    /// Uploads that were begun and neither completed nor given up.
+    open: Mutex<Vec<(Path, String)>>,
+    /// A check ended without an answer because of a fault that passes.
+    pub(super) disturbed: AtomicBool,
+}
+
+pub(super) async fn run(store: &RemoteStore) -> Result<Found> {
     let probe = Probe {
         store,
-        dir: Key::parse(&format!(".forebay-probe/{}", store.unique()))?,
+        dir: Key::parse(&format!("{}/{}", super::DIR, store.unique()))?,
         made: Mutex::default(),
+        open: Mutex::default(),
+        disturbed: AtomicBool::new(false),
     };
-    let capabilities = probe.all().await;
+    let capabilities = Box::pin(probe.all()).await;
     probe.remove().await;
-    capabilities
+    let capabilities = capabilities?;
+    let lasts = capabilities.probed.is_some() && !probe.disturbed.load(Ordering::Relaxed);
+    Ok(Found { capabilities, lasts })
 }
 
 impl Probe<'_> {
@@ -61,6 +70,7 @@ impl Probe<'_> {
         let range = self.range(&first).await?;
         let version_match = self.version_match(&first).await?;
         let checksum = self.checksum().await?;
+        let upload_checksum = self.upload_checksum().await?;
         let put_if_absent = self.put_if_absent().await?;
         let multipart = self.multipart().await?;
         let upload_if_absent = self.upload_if_absent().await?;
@@ -70,24 +80,27 @@ impl Probe<'_> {
             put_if_absent,
             upload_if_absent,
             checksum,
+            upload_checksum,
             multipart,
             probed: Some(self.store.context().clock().unix()),
         })
     }
 
-    fn key(&self, name: &str) -> Result<Key> {
+    pub(super) fn key(&self, name: &str) -> Result<Key> {
         let key = self.dir.join(&Key::parse(name)?);
         self.made().push(key.clone());
         Ok(key)
     }
 
-    fn made(&self) -> std::sync::MutexGuard<'_, Vec<Key>> {
-        self.made
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn made(&self) -> MutexGuard<'_, Vec<Key>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn path(&self, key: &Key) -> Result<Path> {
+    fn open(&self) -> MutexGuard<'_, Vec<(Path, String)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn path(&self, key: &Key) -> Result<Path> {
         self.store.path("probe", key)
     }
 
@@ -97,7 +110,7 @@ impl Probe<'_> {
     }
 
     /// The whole object; `None` when there is none.
-    async fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
+    pub(super) async fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
         let size = match self.store.head(key).await {
             Ok(meta) => meta.size,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -141,32 +154,39 @@ impl Probe<'_> {
         };
         match self.store.backend().objects.get_opts(&self.path(key)?, get).await {
             Ok(_) => Ok(refuted("a read under a stale version was answered")),
-            Err(error) => Ok(refusal(
-                &self.store.explain("probe", error),
-                &[ErrorKind::Precondition],
-            )),
+            Err(error) => Ok(self.refusal(&self.store.explain("probe", error), &[ErrorKind::Precondition])),
         }
     }
 
     async fn checksum(&self) -> Result<Proof> {
         let Some(spoiled) = &self.store.backend().spoiled else {
-            return Ok(Proof::Untried(
-                "this client sends no checksum to this kind of store".to_owned(),
-            ));
+            return Ok(Proof::Untried(NO_CHECKSUM.to_owned()));
         };
         let key = self.key("checksum")?;
         let payload = PutPayload::from(Bytes::from(content(3)));
         match spoiled.put(&self.path(&key)?, payload).await {
             Ok(_) => Ok(refuted("bytes that did not match their checksum were accepted")),
-            Err(error) => Ok(refusal(
-                &self.store.explain("probe", error),
-                &[
-                    ErrorKind::Corrupt,
-                    ErrorKind::InvalidInput,
-                    ErrorKind::Precondition,
-                ],
-            )),
+            Err(error) => Ok(self.refusal(&self.store.explain("probe", error), MISMATCH)),
         }
+    }
+
+    /// What a server does for whole objects it may not do for parts.
+    async fn upload_checksum(&self) -> Result<Proof> {
+        let backend = self.store.backend();
+        let (Some(spoiled), Some(api)) = (&backend.spoiled_parts, &backend.parts) else {
+            return Ok(Proof::Untried(NO_CHECKSUM.to_owned()));
+        };
+        let (path, upload) = match self.create(&**api, &self.key("part")?).await {
+            Ok(created) => created,
+            Err(error) => return Ok(self.refusal(&error, &[])),
+        };
+        let payload = PutPayload::from(Bytes::from(content(3)));
+        let proof = match spoiled.put_part(&path, &upload, 0, payload).await {
+            Ok(_) => refuted("a part that did not match its checksum was accepted"),
+            Err(error) => self.refusal(&self.store.explain("probe", error), MISMATCH),
+        };
+        self.abort(&**api, &path, &upload).await;
+        Ok(proof)
     }
 
     async fn put_if_absent(&self) -> Result<Proof> {
@@ -180,13 +200,13 @@ impl Probe<'_> {
             let error = self.store.explain("probe", error);
             return match error.kind() {
                 ErrorKind::Unsupported => Ok(refuted("conditional writes are not offered")),
-                _ => Ok(Proof::Untried(format!("a conditional write failed: {error}"))),
+                _ => Ok(self.refusal(&error, &[])),
             };
         }
         match put(2).await {
             Ok(_) => return Ok(refuted("a conditional write replaced an object")),
             Err(error) => {
-                let proof = refusal(&self.store.explain("probe", error), EXISTS);
+                let proof = self.refusal(&self.store.explain("probe", error), EXISTS);
                 if !proof.is_shown() {
                     return Ok(proof);
                 }
@@ -195,35 +215,7 @@ impl Probe<'_> {
         if self.get(&key).await? != Some(content(1)) {
             return Ok(refuted("a refused conditional write changed the object"));
         }
-        for round in 0..ROUNDS {
-            let key = self.key(&format!("race-{round}"))?;
-            let path = self.path(&key)?;
-            let writers = (0..WRITERS).map(|writer| {
-                let payload = PutPayload::from(Bytes::from(content(writer as u8)));
-                self.store.put_create(&path, payload, None)
-            });
-            let won: Vec<bool> = join_all(writers).await.iter().map(Result::is_ok).collect();
-            if let Some(proof) = self.judge(&key, &won).await? {
-                return Ok(proof);
-            }
-        }
-        Ok(Proof::Shown)
-    }
-
-    /// `None` when exactly one writer won and the object is its.
-    async fn judge(&self, key: &Key, won: &[bool]) -> Result<Option<Proof>> {
-        let winners: Vec<usize> = (0..won.len()).filter(|writer| won[*writer]).collect();
-        match winners.as_slice() {
-            [winner] if self.get(key).await? == Some(content(*winner as u8)) => Ok(None),
-            [_] => Ok(Some(refuted(
-                "the writer that won a race is not the one whose object is there",
-            ))),
-            [] => Ok(Some(Proof::Untried("no writer won a race".to_owned()))),
-            several => Ok(Some(refuted(&format!(
-                "{} of {WRITERS} racing writers won",
-                several.len()
-            )))),
-        }
+        self.races("race", Race::Put).await
     }
 
     async fn multipart(&self) -> Result<Proof> {
@@ -241,7 +233,7 @@ impl Probe<'_> {
         if self.get(&key).await?.is_some() {
             return Ok(refuted("an upload was visible before it was complete"));
         }
-        api.complete_multipart(&path, &upload, vec![part])
+        self.complete(&**api, &path, &upload, &part)
             .await
             .map_err(|error| self.store.explain("probe", error))?;
         if self.get(&key).await? == Some(content(1)) {
@@ -251,56 +243,99 @@ impl Probe<'_> {
         }
     }
 
-    async fn begin(&self, api: &dyn MultipartStore, key: &Key, salt: u8) -> Result<(Path, String, PartId)> {
+    async fn create(&self, api: &dyn MultipartStore, key: &Key) -> Result<(Path, String)> {
         let path = self.path(key)?;
-        let explain = |error| self.store.explain("probe", error);
-        let upload = api.create_multipart(&path).await.map_err(explain)?;
+        let upload = api.create_multipart(&path).await;
+        let upload = upload.map_err(|error| self.store.explain("probe", error))?;
+        self.open().push((path.clone(), upload.clone()));
+        Ok((path, upload))
+    }
+
+    pub(super) async fn begin(
+        &self,
+        api: &dyn MultipartStore,
+        key: &Key,
+        salt: u8,
+    ) -> Result<(Path, String, PartId)> {
+        let (path, upload) = self.create(api, key).await?;
         let payload = PutPayload::from(Bytes::from(content(salt)));
-        let part = api.put_part(&path, &upload, 0, payload).await.map_err(explain)?;
+        let part = api.put_part(&path, &upload, 0, payload).await;
+        let part = part.map_err(|error| self.store.explain("probe", error))?;
         Ok((path, upload, part))
     }
 
+    pub(super) async fn complete(
+        &self,
+        api: &dyn MultipartStore,
+        path: &Path,
+        upload: &String,
+        part: &PartId,
+    ) -> object_store::Result<PutResult> {
+        let done = api.complete_multipart(path, upload, vec![part.clone()]).await;
+        if done.is_ok() {
+            self.open().retain(|(_, open)| open != upload);
+        }
+        done
+    }
+
+    /// Best effort: the bucket's rule for stale uploads removes what stays.
+    pub(super) async fn abort(&self, api: &dyn MultipartStore, path: &Path, upload: &String) {
+        self.open().retain(|(_, open)| open != upload);
+        let _ = api.abort_multipart(path, upload).await;
+    }
+
+    /// All requests of the uploads go the way that real ones go.
     async fn upload_if_absent(&self) -> Result<Proof> {
-        let backend = self.store.backend();
-        let (Some(api), Some(plain)) = (&backend.parts_if_absent, &backend.parts) else {
+        let Some(api) = &self.store.backend().parts_if_absent else {
             return Ok(Proof::Untried(
                 "this client cannot ask this kind of store for it".to_owned(),
             ));
         };
+        let api = &**api;
         let key = self.key("complete")?;
         self.put(&key, 9).await?;
-        let (path, upload, part) = self.begin(&**plain, &key, 1).await?;
-        let refused = match api.complete_multipart(&path, &upload, vec![part]).await {
-            Ok(_) => return Ok(refuted("the completion of an upload replaced an object")),
-            Err(error) => refusal(&self.store.explain("probe", error), EXISTS),
+        let (path, upload, part) = match self.begin(api, &key, 1).await {
+            Ok(begun) => begun,
+            Err(error) => return Ok(self.refusal(&error, &[])),
         };
-        let _ = plain.abort_multipart(&path, &upload).await;
+        let refused = match self.complete(api, &path, &upload, &part).await {
+            Ok(_) => return Ok(refuted("the completion of an upload replaced an object")),
+            Err(error) => self.refusal(&self.store.explain("probe", error), EXISTS),
+        };
+        self.abort(api, &path, &upload).await;
         if !refused.is_shown() {
             return Ok(refused);
         }
         if self.get(&key).await? != Some(content(9)) {
             return Ok(refuted("a refused completion changed the object"));
         }
-        for round in 0..ROUNDS {
-            let key = self.key(&format!("complete-{round}"))?;
-            let begun = (0..WRITERS).map(|writer| self.begin(&**plain, &key, writer as u8));
-            let begun: Vec<_> = join_all(begun).await.into_iter().collect::<Result<_>>()?;
-            let completions = begun
-                .iter()
-                .map(|(path, upload, part)| api.complete_multipart(path, upload, vec![part.clone()]));
-            let won: Vec<bool> = join_all(completions).await.iter().map(Result::is_ok).collect();
-            let verdict = self.judge(&key, &won).await?;
-            let lost = begun.iter().zip(&won).filter(|(_, won)| !**won);
-            join_all(lost.map(|((path, upload, _), _)| plain.abort_multipart(path, upload))).await;
-            if let Some(proof) = verdict {
-                return Ok(proof);
-            }
+        self.races("complete", Race::Complete(api)).await
+    }
+
+    /// `Shown` when the store refused for the right reason.
+    fn refusal(&self, error: &Error, right: &[ErrorKind]) -> Proof {
+        if right.contains(&error.kind()) {
+            return Proof::Shown;
         }
-        Ok(Proof::Shown)
+        if error.kind() == ErrorKind::Unsupported {
+            return refuted("it is not offered");
+        }
+        if error.retry() != Retry::Never {
+            self.disturbed.store(true, Ordering::Relaxed);
+        }
+        Proof::Untried(format!("the store did not answer the question: {error}"))
     }
 
     /// Best effort: what stays behind is small, and its name says what it is.
     async fn remove(&self) {
+        let open = std::mem::take(&mut *self.open());
+        if let Some(api) = &self.store.backend().parts {
+            join_all(
+                open.iter()
+                    .map(|(path, upload)| api.abort_multipart(path, upload)),
+            )
+            .await;
+        }
         let made = std::mem::take(&mut *self.made());
         join_all(made.iter().map(|key| self.store.delete(key))).await;
     }
@@ -309,23 +344,21 @@ impl Probe<'_> {
 /// How stores say that an object exists.
 const EXISTS: &[ErrorKind] = &[ErrorKind::AlreadyExists, ErrorKind::Precondition];
 
-fn refuted(why: &str) -> Proof {
+/// How stores say that bytes are not those of their checksum.
+const MISMATCH: &[ErrorKind] = &[
+    ErrorKind::Corrupt,
+    ErrorKind::InvalidInput,
+    ErrorKind::Precondition,
+];
+
+const NO_CHECKSUM: &str = "this client sends no checksum to this kind of store";
+
+pub(super) fn refuted(why: &str) -> Proof {
     Proof::Refuted(why.to_owned())
 }
 
-/// `Shown` when the store refused for the right reason.
-fn refusal(error: &Error, right: &[ErrorKind]) -> Proof {
-    if right.contains(&error.kind()) {
-        Proof::Shown
-    } else if error.kind() == ErrorKind::Unsupported {
-        refuted("it is not offered")
-    } else {
-        Proof::Untried(format!("the store did not answer the question: {error}"))
-    }
-}
-
 /// What an object with that salt holds.
-fn content(salt: u8) -> Vec<u8> {
+pub(super) fn content(salt: u8) -> Vec<u8> {
     (0..OBJECT_BYTES)
         .map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8) ^ salt)
         .collect()

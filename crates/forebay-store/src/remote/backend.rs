@@ -35,6 +35,8 @@ pub(crate) struct Backend {
     pub(crate) parts_if_absent: Option<Arc<dyn MultipartStore>>,
     /// Writes whose bytes do not match their checksum, for the probe.
     pub(crate) spoiled: Option<Arc<dyn ObjectStore>>,
+    /// The same for parts.
+    pub(crate) spoiled_parts: Option<Arc<dyn MultipartStore>>,
     pub(crate) lister: Lister,
     /// The credentials, to be forgotten when the server says they have expired.
     pub(crate) chain: Option<Arc<Chain>>,
@@ -102,7 +104,8 @@ impl Backend {
             objects: plain,
             heads,
             parts_if_absent: Some(if_absent),
-            spoiled: Some(spoiled),
+            spoiled: Some(Arc::clone(&spoiled) as _),
+            spoiled_parts: Some(spoiled),
             lister: Lister::S3(Arc::new(lister)),
             chain: Some(chain),
             identity: url,
@@ -145,6 +148,7 @@ impl Backend {
             objects: store,
             parts_if_absent: None,
             spoiled: None,
+            spoiled_parts: None,
             chain: None,
             identity: format!("{host}/{}", location.authority()),
         })
@@ -191,6 +195,7 @@ impl Backend {
             objects: store,
             parts_if_absent: None,
             spoiled: None,
+            spoiled_parts: None,
             chain: None,
             identity: format!("az/{account}/{}", location.authority()),
         })
@@ -213,6 +218,7 @@ impl Backend {
             parts: None,
             parts_if_absent: None,
             spoiled: None,
+            spoiled_parts: None,
             chain: None,
             identity: url,
         })

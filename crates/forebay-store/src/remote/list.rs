@@ -21,6 +21,7 @@ use serde::Deserialize;
 use super::credentials::{Chain, parse_time};
 use super::failure::explain;
 use super::transport::Transport;
+use crate::probe;
 use crate::store::{Entry, ObjectMeta};
 
 /// What stays as it is in a query: RFC 3986's unreserved characters, as signatures want it.
@@ -58,6 +59,13 @@ impl Row {
         match self {
             Self::Object { name, .. } | Self::Prefix(name) => name,
         }
+    }
+
+    /// Left by a probe, and not what is listed itself.
+    pub(crate) fn is_probe(&self, dir: &Key) -> bool {
+        let name = self.name();
+        let below = name.strip_prefix(dir.as_str()).unwrap_or(name);
+        below.split('/').any(|part| part == probe::DIR)
     }
 
     /// As an entry of a store at `base`; `None` for what is no object of its own (directory markers).
@@ -295,10 +303,15 @@ impl S3Lister {
                 .try_authorize(&mut request, None)
                 .map_err(|_| refuse("request could not be signed"))?;
         }
-        self.transport
-            .fetch(request.map(|_| Bytes::new()), &[])
-            .await
-            .map_err(|failure| failure.to_error("list"))
+        let reply = self.transport.fetch(request.map(|_| Bytes::new()), &[]).await;
+        reply.map_err(|failure| {
+            // As with every other request: the next one has fresh ones.
+            match &self.chain {
+                Some(chain) if failure.kind == ErrorKind::Unauthenticated => chain.forget(),
+                _ => {}
+            }
+            failure.to_error("list")
+        })
     }
 }
 

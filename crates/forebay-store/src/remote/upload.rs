@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use forebay_core::{Crc64Nvme, DataPath, Error, ErrorKind, Key, Ledger, Limits, Location, Result, crc64nvme};
+use forebay_core::{
+    Crc64Nvme, DataPath, Error, ErrorKind, Key, Ledger, Limits, Location, Result, Retry, crc64nvme,
+};
 use forebay_io::Buf;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
@@ -19,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RemoteStore;
 use super::failure::Failure;
-use super::write::{Absent, exists, told, written_by};
+use super::write::{Absent, exists, is_refusal, told, written_by};
 use crate::store::{PutDone, PutMode, PutOptions, Upload};
 
 /// Smallest part but the last that S3 takes.
@@ -74,7 +76,7 @@ impl RemoteStore {
     pub(super) async fn begin_upload(&self, key: &Key, options: &PutOptions) -> Result<RemoteUpload> {
         let parts_api = self.parts_api(options).await?;
         let path = self.path("upload", key)?;
-        let write_id = self.0.patience.unique();
+        let write_id = options.write_id.clone().unwrap_or_else(|| self.unique());
         self.count("upload");
         let create = PutMultipartOptions {
             attributes: written_by(&write_id),
@@ -249,19 +251,25 @@ impl RemoteUpload {
             self.uncertain.store(true, Ordering::Relaxed);
         }
         let error = self.store.explain("upload", error);
-        let refused = matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Precondition);
-        // Not ours, or not to be asked: the first error says more.
-        if self.uncertain.load(Ordering::Relaxed)
-            && let Ok(Some(Absent::Won(version))) = self.store.whose(&self.path, &self.write_id).await
-        {
-            return Ok(version);
+        let refused = is_refusal(&error);
+        if self.uncertain.load(Ordering::Relaxed) {
+            match self.store.whose(&self.path, &self.write_id).await {
+                Ok(Some(Absent::Won(version))) => return Ok(version),
+                // Whose it is may be known at the next try; until then nobody lost.
+                Err(asked) if refused && asked.retry() != Retry::Never => return Err(asked),
+                // Not ours, or not to be asked: the first error says more.
+                _ => {}
+            }
         }
         Err(if refused { exists() } else { error })
     }
 
     /// Not every server takes an empty part, so an empty object is written whole and the upload given up.
     async fn finish_empty(&self) -> Result<Option<String>> {
-        let version = self.store.put_empty(&self.path, self.mode).await?;
+        let version = self
+            .store
+            .put_empty(&self.path, self.mode, &self.write_id)
+            .await?;
         // The object is there; an upload without parts costs nothing.
         let _ = self.give_up().await;
         Ok(version)
@@ -316,7 +324,8 @@ impl Upload for RemoteUpload {
             version,
             size: parts.iter().map(|part| part.len).sum(),
             crc64nvme,
-            check: self.store.write_check(),
+            // An object without parts was written whole.
+            check: self.store.write_check(!parts.is_empty()),
             ledger: Ledger::of(DataPath::Http, 0, 1),
         })
     }

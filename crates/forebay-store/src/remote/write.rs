@@ -5,7 +5,7 @@
 //! now is ours.
 
 use bytes::Bytes;
-use forebay_core::{ByteSize, Crc64Nvme, DataPath, Error, ErrorKind, Key, Ledger, Result};
+use forebay_core::{ByteSize, Crc64Nvme, DataPath, Error, ErrorKind, Key, Ledger, Result, Retry};
 use object_store::path::Path;
 use object_store::{Attribute, Attributes, GetOptions, PutPayload, PutResult};
 
@@ -52,25 +52,27 @@ impl RemoteStore {
             PutMode::Replace => told(self.put_plain(&path, payload).await?.e_tag),
             PutMode::IfAbsent => {
                 self.require_put_if_absent().await?;
-                self.put_if_absent(&path, payload).await?
+                let id = options.write_id.clone();
+                let id = id.unwrap_or_else(|| self.unique());
+                self.put_if_absent(&path, payload, &id).await?
             }
         };
         Ok(PutDone {
             version,
             size,
             crc64nvme: crc.value(),
-            check: self.write_check(),
+            check: self.write_check(false),
             ledger: Ledger::of(DataPath::Http, size, 1),
         })
     }
 
-    /// Write an object without a byte.
-    pub(super) async fn put_empty(&self, path: &Path, mode: PutMode) -> Result<Option<String>> {
+    /// Write an object without a byte, under the name of its write.
+    pub(super) async fn put_empty(&self, path: &Path, mode: PutMode, id: &str) -> Result<Option<String>> {
         match mode {
             PutMode::Replace => Ok(told(self.put_plain(path, PutPayload::default()).await?.e_tag)),
             PutMode::IfAbsent => {
                 self.require_put_if_absent().await?;
-                self.put_if_absent(path, PutPayload::default()).await
+                self.put_if_absent(path, PutPayload::default(), id).await
             }
         }
     }
@@ -86,25 +88,25 @@ impl RemoteStore {
             .map_err(|error| self.explain("put", error))
     }
 
-    /// Write unless there is an object. When it is not known what became of the request, the object that is there tells: it carries the
-    /// name of its write. Trying again is the retry wrapper's business.
-    async fn put_if_absent(&self, path: &Path, payload: PutPayload) -> Result<Option<String>> {
-        let id = self.0.patience.unique();
-        let error = match self.put_create(path, payload, Some(&id)).await {
+    /// Write unless there is an object. When it is not known what became of the request or of an earlier try of the same write, the object
+    /// that is there tells: it carries the name of its write. Trying again is the retry wrapper's business.
+    async fn put_if_absent(&self, path: &Path, payload: PutPayload, id: &str) -> Result<Option<String>> {
+        let error = match self.put_create(path, payload, Some(id)).await {
             Ok(done) => return Ok(told(done.e_tag)),
             Err(error) => error,
         };
         let uncertain = Failure::find(&error).is_none_or(|failure| failure.uncertain);
         let error = self.explain("put", error);
-        if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Precondition) {
-            return Err(exists());
-        }
-        if !uncertain {
+        let refused = is_refusal(&error);
+        if !refused && !uncertain {
             return Err(error);
         }
-        match self.whose(path, &id).await {
+        match self.whose(path, id).await {
             Ok(Some(Absent::Won(version))) => Ok(version),
             Ok(Some(Absent::Lost)) => Err(exists()),
+            // Whose it is may be known at the next try; until then nobody lost.
+            Err(asked) if refused && asked.retry() != Retry::Never => Err(asked),
+            Ok(None) | Err(_) if refused => Err(exists()),
             // Not there, or not to be asked: the first error says more.
             Ok(None) | Err(_) => Err(error),
         }
@@ -150,10 +152,27 @@ impl RemoteStore {
         }
     }
 
-    /// Whether the store compared checksums, as far as a probe has shown.
-    pub(super) fn write_check(&self) -> WriteCheck {
-        match self.0.capabilities.get() {
-            Some(capabilities) if capabilities.checksum.is_shown() => WriteCheck::ByStore,
+    /// `Ok` when a conditional write failed because another was first, the other error otherwise.
+    pub(crate) fn lost_race(&self, error: object_store::Error) -> Result<()> {
+        let conflict = Failure::find(&error).is_some_and(|failure| failure.conflict);
+        let error = self.explain("probe", error);
+        if conflict || is_refusal(&error) {
+            return Ok(());
+        }
+        Err(error)
+    }
+
+    /// Whether the store compared the checksums of whole writes, or of parts, as far as a probe has shown.
+    pub(super) fn write_check(&self, in_parts: bool) -> WriteCheck {
+        let proof = self.0.capabilities.get().map(|capabilities| {
+            if in_parts {
+                &capabilities.upload_checksum
+            } else {
+                &capabilities.checksum
+            }
+        });
+        match proof {
+            Some(proof) if proof.is_shown() => WriteCheck::ByStore,
             _ => WriteCheck::Unchecked,
         }
     }
@@ -162,6 +181,11 @@ impl RemoteStore {
 /// A version that the store really tells; Ceph 16 completes uploads with an empty one.
 pub(super) fn told(version: Option<String>) -> Option<String> {
     version.filter(|version| !version.trim_matches('"').is_empty())
+}
+
+/// How a store says that an object is in the way.
+pub(super) fn is_refusal(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Precondition)
 }
 
 pub(super) fn exists() -> Error {

@@ -5,15 +5,20 @@
 //! - **The budget** ([`budget`]) bounds retries over the store's life to a share of its requests: an outage is not answered by a storm.
 //! - **The cap** ([`cap`]) on requests in flight is halved when the store says it is throttling, and grows back slowly.
 //!
-//! What may be repeated: reading, listing, heads, deleting, parts and replacing are the same done twice. Putting if absent and
-//! completing are not: when a reply was lost, the second try may meet our own object. Then its content is compared (size, and
-//! CRC-64/NVME of a read back) before anything is reported.
+//! - **Listings** ([`rows`]) begin again and leave out what was given already.
+//!
+//! What may be repeated: reading, heads, deleting, parts and replacing are the same done twice. Putting if absent is not: when a
+//! reply was lost, the second try may meet our own object. So all tries of a write carry one [`PutOptions::write_id`], by which a store that
+//! keeps it knows its own write again; a store that keeps none answers `AlreadyExists`, which is all that is known then. The content is no
+//! answer: two writers of the same bytes would both win. Only where an upload may replace is the object that is there compared
+//! (size, and CRC-64/NVME of a read back) before its completion is reported as failed.
 //!
 //! A read that failed has lost its buffer to the store below; the next try goes into another one of the same length. A remote store
 //! that resumes reads in place makes this rare.
 
 mod budget;
 mod cap;
+mod rows;
 mod upload;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,18 +27,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use forebay_core::{
-    Crc64Nvme, DataPath, Error, ErrorKind, Key, Ledger, Location, Result, Retry, Rng, Span, metric,
+    Crc64Nvme, DataPath, Error, Key, Ledger, Location, Result, Retry, Rng, Seed, Span, metric,
 };
 use forebay_io::{AlignedBuf, Pages};
 use futures::future::BoxFuture;
-use futures::stream::{self, StreamExt};
 
 use self::budget::Budget;
 use self::cap::Cap;
+use self::rows::Rows;
 use crate::context::Context;
 use crate::store::{
-    Body, Capabilities, Entry, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions,
-    Store, Upload, WriteCheck,
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, PutDone, PutMode, PutOptions, ReadDone,
+    ReadOptions, Store, Upload, WriteCheck,
 };
 
 /// How much longer the first pause is when the store says it is throttling.
@@ -106,13 +111,30 @@ impl Shared {
         let began = self.context.clock().now();
         let result = call.await;
         drop(permit);
-        self.budget.earn();
-        match &result {
-            Err(error) if error.retry() == Retry::SlowDown => self.cap.cut(began, self.context.clock().now()),
-            Err(_) => {}
-            Ok(_) => self.cap.grow(),
-        }
+        self.learn(began, result.as_ref().err());
         result
+    }
+
+    /// What a request that began at `began` ended in: it earns its share of a retry, and the cap follows the store.
+    fn learn(&self, began: Duration, error: Option<&Error>) {
+        self.budget.earn();
+        match error {
+            Some(error) if error.retry() == Retry::SlowDown => {
+                self.cap.cut(began, self.context.clock().now());
+            }
+            Some(_) => {}
+            None => self.cap.grow(),
+        }
+    }
+
+    /// The same options with a name of the write, for all its tries.
+    fn named(&self, options: &PutOptions) -> PutOptions {
+        let mut options = options.clone();
+        options.write_id.get_or_insert_with(|| {
+            let drawn = self.rng.lock().unwrap_or_else(PoisonError::into_inner).next_u64();
+            format!("{drawn:016x}{:016x}", Seed::fresh().0)
+        });
+        options
     }
 
     /// Pause before the next try, or give the error back when there is none.
@@ -140,7 +162,8 @@ impl Shared {
         tracing::debug!(%error, failed = tries.failed, "trying again");
         let longest = Duration::from_millis(limits.retry_pause_ms_max);
         tries.pause = self.draw_pause(first, tries.pause * 3).min(longest);
-        tokio::time::sleep(tries.pause).await;
+        let asked = error.retry_after().unwrap_or_default().min(longest);
+        tokio::time::sleep(tries.pause.max(asked)).await;
         Ok(())
     }
 
@@ -228,14 +251,6 @@ fn found_done(meta: ObjectMeta, crc64nvme: u64) -> PutDone {
     }
 }
 
-fn crc_of(body: &Body) -> u64 {
-    let mut crc = Crc64Nvme::default();
-    for piece in body.pieces() {
-        crc.update(piece);
-    }
-    crc.value()
-}
-
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl Store for Retried {
@@ -274,34 +289,24 @@ impl Store for Retried {
 
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
         let mut tries = Tries::default();
-        let result = self
+        let options = &self.0.named(options);
+        let mut done = self
             .0
             .run(&mut tries, || self.0.inner.put(key, body.clone(), options))
-            .await;
-        let mut done = match result {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && tries.failed > 0 => {
-                let crc64nvme = crc_of(&body);
-                match self.0.is_ours(key, body.len(), crc64nvme).await {
-                    Ok(Some(meta)) => {
-                        let mut done = found_done(meta, crc64nvme);
-                        done.ledger.record(DataPath::Http, done.size, 1);
-                        done
-                    }
-                    _ => return Err(error),
-                }
-            }
-            result => result?,
-        };
+            .await?;
         account(&mut done.ledger, &tries);
         Ok(done)
     }
 
     async fn upload(&self, key: &Key, options: &PutOptions) -> Result<Box<dyn Upload>> {
+        let options = &self.0.named(options);
         let inner = self
             .0
             .run(&mut Tries::default(), || self.0.inner.upload(key, options))
             .await?;
-        Ok(Box::new(upload::RetriedUpload::new(&self.0, inner, key, false)))
+        // Only what may replace is known by its content.
+        let known = options.mode == PutMode::Replace;
+        Ok(Box::new(upload::RetriedUpload::new(&self.0, inner, key, known)))
     }
 
     async fn resume_upload(
@@ -316,20 +321,12 @@ impl Store for Retried {
                 self.0.inner.resume_upload(key, state.clone(), options)
             })
             .await?;
-        Ok(Box::new(upload::RetriedUpload::new(&self.0, inner, key, true)))
+        // Another process wrote some of the parts.
+        Ok(Box::new(upload::RetriedUpload::new(&self.0, inner, key, false)))
     }
 
-    /// A listing that breaks off begins again and leaves out what was given already.
     fn list(&self, prefix: &Key, options: ListOptions) -> Listing {
-        let rows = Rows {
-            shared: Arc::clone(&self.0),
-            prefix: prefix.clone(),
-            options,
-            inner: self.0.inner.list(prefix, options),
-            last: None,
-            tries: Tries::default(),
-        };
-        stream::unfold(rows, |mut rows| async move { Some((rows.next().await?, rows)) }).boxed()
+        Rows::new(&self.0, prefix, options).into_listing()
     }
 
     async fn delete(&self, key: &Key) -> Result<()> {
@@ -342,44 +339,5 @@ impl Store for Retried {
         self.0
             .run(&mut Tries::default(), || self.0.inner.capabilities())
             .await
-    }
-}
-
-/// A listing and how far it got.
-struct Rows {
-    shared: Arc<Shared>,
-    prefix: Key,
-    options: ListOptions,
-    inner: Listing,
-    last: Option<String>,
-    tries: Tries,
-}
-
-impl Rows {
-    async fn next(&mut self) -> Option<Result<Entry>> {
-        loop {
-            match self.inner.next().await? {
-                Ok(entry) => {
-                    let place = place_of(&entry);
-                    if self.last.as_ref().is_none_or(|last| place > *last) {
-                        self.last = Some(place);
-                        self.tries = Tries::default();
-                        return Some(Ok(entry));
-                    }
-                }
-                Err(error) => match self.shared.pause_after(&mut self.tries, error).await {
-                    Ok(()) => self.inner = self.shared.inner.list(&self.prefix, self.options),
-                    Err(error) => return Some(Err(error)),
-                },
-            }
-        }
-    }
-}
-
-/// Where a row stands in the order of a listing.
-fn place_of(entry: &Entry) -> String {
-    match entry {
-        Entry::Object(meta) => meta.key.to_string(),
-        Entry::Prefix(key) => format!("{key}/"),
     }
 }

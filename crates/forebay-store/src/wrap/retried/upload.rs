@@ -17,17 +17,17 @@ pub(super) struct RetriedUpload {
     inner: Box<dyn Upload>,
     key: Key,
     /// Length and CRC-64/NVME of the parts, to recognise the object when the reply to its completion was lost. `None` when another process
-    /// wrote some of them.
+    /// wrote some of them, and when the object must not replace another: there the same content may be somebody else's.
     parts: Option<Mutex<BTreeMap<u32, (u64, u64)>>>,
 }
 
 impl RetriedUpload {
-    pub(super) fn new(shared: &Arc<Shared>, inner: Box<dyn Upload>, key: &Key, resumed: bool) -> Self {
+    pub(super) fn new(shared: &Arc<Shared>, inner: Box<dyn Upload>, key: &Key, known: bool) -> Self {
         Self {
             shared: Arc::clone(shared),
             inner,
             key: key.clone(),
-            parts: (!resumed).then(Mutex::default),
+            parts: known.then(Mutex::default),
         }
     }
 
