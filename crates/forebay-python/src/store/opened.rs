@@ -97,6 +97,7 @@ impl Opened {
             class: self.choices.class,
             policy: self.choices.policy,
             size_hint,
+            ..PutOptions::default()
         }
     }
 
