@@ -138,6 +138,8 @@ pub struct CopyReport {
     pub checked_by_read_back: u64,
     /// The first failures, at most [`FAILURES_KEPT_MAX`].
     pub failures: Vec<Failure>,
+    /// The worst exit status that any failure asks for, those that are not kept included; 0 without failures.
+    pub exit_code_worst: u8,
     /// The copy was stopped by the caller.
     pub cancelled: bool,
     /// Which way the bytes went.
@@ -168,11 +170,13 @@ impl CopyReport {
             self.fail(failure);
         }
         self.objects_failed += dropped;
+        self.exit_code_worst = self.exit_code_worst.max(other.exit_code_worst);
     }
 
     /// Count a failure, and keep it while there is room.
     pub fn fail(&mut self, failure: Failure) {
         self.objects_failed += 1;
+        self.exit_code_worst = self.exit_code_worst.max(failure.error.kind().exit_code());
         if self.failures.len() < FAILURES_KEPT_MAX {
             self.failures.push(failure);
         }
@@ -188,5 +192,38 @@ impl CopyReport {
         self.checked_by_store += u64::from(object.destination == DestinationCheck::ByStore);
         self.checked_by_read_back += u64::from(object.destination == DestinationCheck::ReadBack);
         self.ledger.merge(&object.ledger);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_core::ErrorKind;
+
+    use super::*;
+
+    fn failure(kind: ErrorKind) -> Failure {
+        Failure {
+            key: None,
+            error: Error::new(kind, "copy", "for a test"),
+        }
+    }
+
+    #[test]
+    fn a_failure_that_is_not_kept_still_decides_the_exit_status() {
+        let mut first = CopyReport::default();
+        for _ in 0..FAILURES_KEPT_MAX {
+            first.fail(failure(ErrorKind::AlreadyExists));
+        }
+        assert_eq!(first.exit_code_worst, 1);
+        let mut second = CopyReport::default();
+        second.fail(failure(ErrorKind::PermissionDenied));
+        first.merge(second);
+        assert_eq!(
+            (first.failures.len(), first.exit_code_worst),
+            (FAILURES_KEPT_MAX, 2)
+        );
+        let mut whole = CopyReport::default();
+        whole.merge(first);
+        assert_eq!(whole.exit_code_worst, 2);
     }
 }

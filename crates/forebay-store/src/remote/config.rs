@@ -60,7 +60,7 @@ impl RemoteConfig {
         let endpoint = environment
             .first(&[env::S3_ENDPOINT, env::AWS_ENDPOINT_URL_S3, env::AWS_ENDPOINT_URL])
             .or_else(|| profiles.s3_endpoint(name).cloned())
-            .map(|endpoint| check_endpoint(&endpoint, location))
+            .map(|endpoint| Self::check_endpoint(&endpoint).map_err(|error| error.at(location)))
             .transpose()?;
         let region = environment
             .first(&[env::S3_REGION, env::AWS_REGION, env::AWS_DEFAULT_REGION])
@@ -90,6 +90,33 @@ impl RemoteConfig {
             ca_bundle: environment.get(env::AWS_CA_BUNDLE).map(PathBuf::from),
             environment,
         })
+    }
+
+    /// An endpoint as it is used, without slashes at its end, or why it is none.
+    pub fn check_endpoint(endpoint: &str) -> Result<String> {
+        let refuse = |why: &str| {
+            Err(
+                Error::new(ErrorKind::InvalidInput, "open", format!("endpoint URL {why}"))
+                    .with_hint("an endpoint is https://host or http://host:port"),
+            )
+        };
+        // The URL itself is not repeated: people put keys into it.
+        let Ok(url) = endpoint.parse::<http::Uri>() else {
+            return refuse("does not parse");
+        };
+        let Some(authority) = url.authority() else {
+            return refuse("has no host");
+        };
+        if authority.as_str().contains('@') {
+            return refuse("holds credentials");
+        }
+        if !matches!(url.scheme_str(), Some("http" | "https")) {
+            return refuse("is neither http:// nor https://");
+        }
+        if url.query().is_some() {
+            return refuse("has a query");
+        }
+        Ok(endpoint.trim_end_matches('/').to_owned())
     }
 
     /// URL of a bucket, without a slash at its end.
@@ -129,33 +156,6 @@ fn default_addressing(custom: bool, bucket: &str) -> Addressing {
     } else {
         Addressing::Virtual
     }
-}
-
-fn check_endpoint(endpoint: &str, location: &Location) -> Result<String> {
-    let refuse = |why: &str| {
-        Err(
-            Error::new(ErrorKind::InvalidInput, "open", format!("endpoint URL {why}"))
-                .at(location)
-                .with_hint("an endpoint is https://host or http://host:port"),
-        )
-    };
-    // The URL itself is not repeated: people put keys into it.
-    let Ok(url) = endpoint.parse::<http::Uri>() else {
-        return refuse("does not parse");
-    };
-    let Some(authority) = url.authority() else {
-        return refuse("has no host");
-    };
-    if authority.as_str().contains('@') {
-        return refuse("holds credentials");
-    }
-    if !matches!(url.scheme_str(), Some("http" | "https")) {
-        return refuse("is neither http:// nor https://");
-    }
-    if url.query().is_some() {
-        return refuse("has a query");
-    }
-    Ok(endpoint.trim_end_matches('/').to_owned())
 }
 
 /// A region becomes part of a host name and of a signature.
