@@ -165,7 +165,8 @@ pub(crate) enum VerifyArg {
     /// By the store where its probe showed that it refuses wrong checksums, by reading back otherwise
     Auto,
     /// Always by reading back
-    Readback,
+    #[value(alias = "readback")]
+    ReadBack,
     /// Not at all
     None,
 }

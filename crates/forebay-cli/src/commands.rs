@@ -25,7 +25,7 @@ pub(crate) async fn run(command: Command, app: &App) -> Printed<Exit> {
         Command::Ls(args) => app.unless_cancelled(ls::run(&args, app)).await,
         Command::Stat(args) => app.unless_cancelled(stat::run(&args, app)).await,
         Command::Cp(args) => cp::run(&args, app).await,
-        Command::Rm(args) => app.unless_cancelled(rm::run(&args, app)).await,
+        Command::Rm(args) => rm::run(&args, app).await,
         Command::Cat(args) => app.unless_cancelled(cat::run(&args, app)).await,
         Command::Bench(BenchCommand::Disk(args)) => bench_disk::run(&args, app).await,
         Command::Bench(BenchCommand::Store(args)) => bench_store::run(&args, app).await,

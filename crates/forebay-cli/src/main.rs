@@ -10,6 +10,7 @@ mod bench;
 mod commands;
 mod config;
 mod interrupt;
+mod outlet;
 mod printer;
 mod progress;
 mod reference;
@@ -61,8 +62,11 @@ fn main() -> ExitCode {
         Ok(Exit::No) => ExitCode::from(1),
         Ok(Exit::Failed) => signal.map_or(ExitCode::from(2), ExitCode::from),
         Err(Stop::Error(error)) => {
-            // What was printed before the error is data; a pipe that is closed by now changes nothing.
-            drop(printer.flush());
+            // What was printed before the error is data; a pipe that is closed by now changes nothing. After Ctrl-C nobody waits for a
+            // reader of stdout.
+            if error.kind() != ErrorKind::Cancelled {
+                drop(printer.flush());
+            }
             printer.error(&error);
             match signal {
                 Some(code) if error.kind() == ErrorKind::Cancelled => ExitCode::from(code),
@@ -122,7 +126,9 @@ fn start_log(printer: &Printer) -> forebay_core::Result<()> {
 
 /// Help and version are data; anything else is an error of the user, told the way they asked for.
 fn refuse_arguments(error: &clap::Error) -> ExitCode {
-    let json = std::env::args_os().any(|arg| arg == "--json");
+    let json = std::env::args_os()
+        .take_while(|arg| arg != "--")
+        .any(|arg| arg == "--json");
     match error.kind() {
         ClapKind::DisplayHelp | ClapKind::DisplayVersion => {
             // Nobody is left to tell when stdout is closed.
@@ -130,12 +136,7 @@ fn refuse_arguments(error: &clap::Error) -> ExitCode {
             ExitCode::SUCCESS
         }
         _ if json => {
-            let text = error.render().to_string();
-            let text = text.strip_prefix("error: ").unwrap_or(&text);
-            let message = text.lines().next().unwrap_or("wrong arguments").to_owned();
-            let error = Error::new(ErrorKind::InvalidInput, "arguments", message)
-                .with_hint("forebay --help lists commands and options");
-            Printer::new(true, Verbosity::Normal).error(&error);
+            Printer::new(true, Verbosity::Normal).error(&argument_error(error));
             ExitCode::from(2)
         }
         _ => {
@@ -143,4 +144,26 @@ fn refuse_arguments(error: &clap::Error) -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// The same as clap prints, in one error: its first paragraph is the message, its tip the hint.
+fn argument_error(error: &clap::Error) -> Error {
+    let text = error.render().to_string();
+    let mut paragraphs = text.split("\n\n").map(one_line);
+    let message = match error.kind() {
+        // Its text would be the help, or every command there is.
+        ClapKind::DisplayHelpOnMissingArgumentOrSubcommand | ClapKind::MissingSubcommand => {
+            "a command is missing".to_owned()
+        }
+        _ => paragraphs.next().unwrap_or_default(),
+    };
+    let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
+    let tip = paragraphs.find_map(|text| text.strip_prefix("tip: ").map(str::to_owned));
+    let hint = tip.unwrap_or_else(|| "forebay --help lists commands and options".to_owned());
+    Error::new(ErrorKind::InvalidInput, "arguments", message).with_hint(hint)
+}
+
+fn one_line(paragraph: &str) -> String {
+    let lines: Vec<&str> = paragraph.lines().map(str::trim).collect();
+    lines.join(" ")
 }

@@ -81,31 +81,52 @@ impl Printer {
         self.stderr_is_terminal && self.verbosity > Verbosity::Quiet
     }
 
+    /// True when they make sense beside data that streams to stdout: on one terminal the two would tear each other.
+    pub(crate) fn shows_progress_of_data(&self) -> bool {
+        self.shows_progress() && !self.stdout_is_terminal
+    }
+
     /// True when stderr may have colours.
     pub(crate) fn has_colour(&self) -> bool {
         self.colour
     }
 
-    /// One line of data for people; control characters in names are made visible on a terminal, where they could do harm.
+    /// True when people read what is written to stdout.
+    pub(crate) fn is_stdout_terminal(&self) -> bool {
+        self.stdout_is_terminal
+    }
+
+    /// One line of data for people.
     pub(crate) fn data(&self, line: impl Display) -> Printed {
-        let line = line.to_string();
-        if self.stdout_is_terminal {
-            self.raw(visible(&line).as_bytes())?;
-        } else {
-            self.raw(line.as_bytes())?;
-        }
-        self.raw(b"\n")?;
+        self.raw(self.data_line(line).as_bytes())?;
         if self.stdout_is_terminal {
             self.flush()?;
         }
         Ok(())
     }
 
+    /// How such a line is written: control characters in names are made visible on a terminal, where they could do harm.
+    pub(crate) fn data_line(&self, line: impl Display) -> String {
+        let line = line.to_string();
+        let mut line = if self.stdout_is_terminal {
+            visible(&line)
+        } else {
+            line
+        };
+        line.push('\n');
+        line
+    }
+
     /// One JSON value on a line of its own.
     pub(crate) fn json(&self, value: &impl Serialize) -> Printed {
+        self.raw(&Self::json_line(value)?)
+    }
+
+    /// How such a line is written.
+    pub(crate) fn json_line(value: &impl Serialize) -> Printed<Vec<u8>> {
         let mut line = serde_json::to_vec(value).map_err(unwritable)?;
         line.push(b'\n');
-        self.raw(&line)
+        Ok(line)
     }
 
     /// Bytes as they are.
@@ -129,14 +150,14 @@ impl Printer {
     /// A remark on stderr, unless quiet or JSON was asked for.
     pub(crate) fn say(&self, remark: impl Display) {
         if self.verbosity > Verbosity::Quiet && !self.json {
-            self.talk(&format!("{remark}\n"));
+            self.talk(&visible_lines(&remark.to_string()));
         }
     }
 
     /// A remark that only `--verbose` shows.
     pub(crate) fn detail(&self, remark: impl Display) {
         if self.verbosity == Verbosity::Verbose && !self.json {
-            self.talk(&format!("{remark}\n"));
+            self.talk(&visible_lines(&remark.to_string()));
         }
     }
 
@@ -248,6 +269,15 @@ pub(crate) fn visible(text: &str) -> String {
         .collect()
 }
 
+/// Remarks may have several lines, such as a ledger; names within them are made visible by whoever puts them there, so that no name
+/// can add a line.
+fn visible_lines(remark: &str) -> String {
+    remark
+        .split('\n')
+        .flat_map(|line| [visible(line), "\n".to_owned()])
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,6 +285,7 @@ mod tests {
     #[test]
     fn control_characters_cannot_reach_a_terminal() {
         assert_eq!(visible("a\x1b[2Jb\tc"), "a\\u{1b}[2Jb\\tc");
+        assert_eq!(visible_lines("a\x1b[2J\n  b\rc"), "a\\u{1b}[2J\n  b\\rc\n");
         assert_eq!(visible("caf\u{e9} x"), "caf\u{e9} x");
     }
 }

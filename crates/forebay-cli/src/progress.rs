@@ -1,14 +1,16 @@
 //! Progress bars on stderr: only on a terminal, and only for what takes longer than a second.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use forebay_core::Error;
 use forebay_store::ObjectMeta;
 use forebay_store::copy::{Copied, DestinationCheck, Failure, ObjectCopied, Progress, SourceCheck};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use crate::printer::{Printer, Verbosity};
+use crate::printer::{Printer, Verbosity, visible};
 
 /// What is over by then needs no bar.
 const SHOW_AFTER: Duration = Duration::from_secs(1);
@@ -17,13 +19,18 @@ const SHOW_AFTER: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(200);
 
 /// Bar, rate and time left once the total is known.
-const WITH_TOTAL: &str =
-    "{msg:<12} {bar:24} {bytes:>11} of {total_bytes:<11} {binary_bytes_per_sec:>13}  {eta} left{prefix}";
+const WITH_TOTAL: &str = "{msg:<12} {bar:24} {bytes:>11} of {total_bytes:<11} {rate:>13}{left}{prefix}";
 
 /// While a listing still runs, nobody knows how long it takes.
-const WITHOUT_TOTAL: &str = "{msg:<12} {spinner} {bytes:>11} {binary_bytes_per_sec:>13}{prefix}";
+const WITHOUT_TOTAL: &str = "{msg:<12} {spinner} {bytes:>11} {rate:>13}{prefix}";
 
-/// A bar that counts bytes; hidden where bars make no sense.
+/// Objects instead of bytes.
+const COUNTER: &str = "{msg:<12} {spinner} {human_pos} objects";
+
+/// Nothing to count.
+const WAITING: &str = "{msg:<12} {spinner} {elapsed}";
+
+/// A bar that counts; hidden where bars make no sense.
 #[derive(Debug, Clone)]
 pub(crate) struct Bar {
     bar: ProgressBar,
@@ -33,14 +40,44 @@ pub(crate) struct Bar {
 impl Bar {
     /// A bar for `bytes`, labelled with a short verb. Inside a runtime only.
     pub(crate) fn new(printer: &Arc<Printer>, label: &str, bytes: Option<u64>) -> Self {
+        let template = if bytes.is_some() {
+            WITH_TOTAL
+        } else {
+            WITHOUT_TOTAL
+        };
+        Self::make(printer, label, bytes, template, printer.shows_progress())
+    }
+
+    /// A bar for bytes that go to stdout.
+    pub(crate) fn of_data(printer: &Arc<Printer>, label: &str, bytes: u64) -> Self {
+        let is_shown = printer.shows_progress_of_data();
+        Self::make(printer, label, Some(bytes), WITH_TOTAL, is_shown)
+    }
+
+    /// A counter of objects whose names go to stdout.
+    pub(crate) fn counter_of_data(printer: &Arc<Printer>, label: &str) -> Self {
+        Self::make(printer, label, None, COUNTER, printer.shows_progress_of_data())
+    }
+
+    /// A counter of objects.
+    pub(crate) fn counter(printer: &Arc<Printer>, label: &str) -> Self {
+        Self::make(printer, label, None, COUNTER, printer.shows_progress())
+    }
+
+    /// A sign of life while nothing can be counted.
+    pub(crate) fn waiting(printer: &Arc<Printer>, label: &str) -> Self {
+        Self::make(printer, label, None, WAITING, printer.shows_progress())
+    }
+
+    fn make(printer: &Arc<Printer>, label: &str, total: Option<u64>, template: &str, is_shown: bool) -> Self {
         let bar =
-            ProgressBar::with_draw_target(bytes, ProgressDrawTarget::hidden()).with_message(label.to_owned());
+            ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden()).with_message(label.to_owned());
         let bar = Self {
             bar,
             printer: Arc::clone(printer),
         };
-        bar.style(bytes.is_some());
-        if printer.shows_progress() {
+        bar.style(template);
+        if is_shown {
             let later = bar.bar.downgrade();
             tokio::spawn(async move {
                 tokio::time::sleep(SHOW_AFTER).await;
@@ -53,15 +90,25 @@ impl Bar {
         bar
     }
 
-    fn style(&self, has_total: bool) {
-        let template = if has_total { WITH_TOTAL } else { WITHOUT_TOTAL };
+    fn style(&self, template: &str) {
         // The templates are constants; a broken one would show in the first test that draws it.
         if let Ok(style) = ProgressStyle::with_template(template) {
+            let style = style.with_key("rate", write_rate).with_key("left", write_left);
             self.bar.set_style(style.progress_chars("=> "));
         }
     }
 
-    /// So many more bytes are done.
+    /// The way to the terminal; while the bar is up, inside [`Self::suspend`] only.
+    pub(crate) fn printer(&self) -> &Printer {
+        &self.printer
+    }
+
+    /// True when each object is told.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.printer.verbosity() == Verbosity::Verbose
+    }
+
+    /// So many more bytes or objects are done.
     pub(crate) fn add(&self, bytes: u64) {
         self.bar.inc(bytes);
     }
@@ -79,12 +126,27 @@ impl Bar {
     }
 
     /// Print something without tearing the bar.
-    fn suspend(&self, print: impl FnOnce(&Printer)) {
+    pub(crate) fn suspend(&self, print: impl FnOnce(&Printer)) {
         self.bar.suspend(|| print(&self.printer));
     }
 }
 
-/// Whatever ends the work, the bar goes off the screen.
+/// Before the first part has arrived there is no rate to tell.
+fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
+    if state.pos() > 0 {
+        // A bar that cannot be drawn is no loss.
+        let _: fmt::Result = write!(out, "{}/s", BinaryBytes(state.per_sec() as u64));
+    }
+}
+
+/// Without a rate nobody knows how long it takes.
+fn write_left(state: &ProgressState, out: &mut dyn fmt::Write) {
+    if state.pos() > 0 && state.per_sec() >= 1.0 {
+        let _: fmt::Result = write!(out, "  {:#} left", HumanDuration(state.eta()));
+    }
+}
+
+/// The progress of a copy, over all its objects.
 #[derive(Debug)]
 pub(crate) struct CopyBar {
     bar: Bar,
@@ -123,7 +185,7 @@ impl CopyBar {
     }
 
     fn is_verbose(&self) -> bool {
-        self.bar.printer.verbosity() == Verbosity::Verbose
+        self.bar.is_verbose()
     }
 }
 
@@ -141,7 +203,7 @@ impl Progress for CopyBar {
             self.bar
                 .bar
                 .set_length(self.bytes_planned.load(Ordering::Relaxed));
-            self.bar.style(true);
+            self.bar.style(WITH_TOTAL);
         }
     }
 
@@ -158,7 +220,14 @@ impl Progress for CopyBar {
 
     fn object_skipped(&self, object: &ObjectMeta) {
         if self.is_verbose() {
-            let line = format!("{}: there already", object.key);
+            let line = format!("{}: there already", visible(object.key.as_str()));
+            self.bar.suspend(|printer| printer.detail(line));
+        }
+    }
+
+    fn special_skipped(&self, what: &Error) {
+        if self.is_verbose() {
+            let line = format!("left out: {}", visible(&what.to_string()));
             self.bar.suspend(|printer| printer.detail(line));
         }
     }
@@ -196,6 +265,7 @@ fn describe(object: &ObjectCopied) -> String {
     };
     format!(
         "{} -> {}: {source}, {destination}{resumed}",
-        object.from, object.to
+        visible(object.from.as_str()),
+        visible(object.to.as_str())
     )
 }

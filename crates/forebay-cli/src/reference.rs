@@ -7,7 +7,7 @@ use clap::CommandFactory;
 use forebay_core::{Limits, env};
 
 use crate::args::{Cli, ReferencePage};
-use crate::config::settings::{Kind, SETTINGS};
+use crate::config::settings::{Bounds, Kind, SETTINGS, Value};
 
 /// The text of a page.
 pub(crate) fn page(page: ReferencePage) -> String {
@@ -93,12 +93,14 @@ fn configuration() -> String {
 
 fn kind(kind: Kind) -> String {
     match kind {
-        Kind::Size => "size".to_owned(),
-        Kind::Count => "number".to_owned(),
+        Kind::Size(Bounds { min, max }) => format!("size, {} to {}", Value::Size(min), Value::Size(max)),
+        Kind::Count(Bounds { min, max }) => format!("number, {min} to {max}"),
         Kind::Switch => "boolean".to_owned(),
         Kind::Choice(words) => words.join(" / "),
         Kind::Path => "path".to_owned(),
         Kind::Text => "text".to_owned(),
+        Kind::Endpoint => "URL".to_owned(),
+        Kind::Cache => "directory:size".to_owned(),
     }
 }
 

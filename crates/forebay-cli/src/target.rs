@@ -68,9 +68,10 @@ impl Target {
     }
 
     async fn look_remote(&self, context: &Context) -> Result<Found> {
+        let mut missing = None;
         if !self.has_slash && !self.is_whole_store() {
             match self.object(context).await {
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => missing = Some(error),
                 result => return result,
             }
         }
@@ -80,6 +81,10 @@ impl Target {
         {
             let mut rows = store.list(&Key::ROOT, ListOptions { recursive: false });
             match rows.next().await {
+                // Where nothing can be listed, only objects are found.
+                Some(Err(error)) if error.kind() == ErrorKind::Unsupported => {
+                    return Err(missing.unwrap_or(error));
+                }
                 Some(Err(error)) => return Err(error),
                 Some(Ok(_)) => {}
                 None => return Err(self.missing()),

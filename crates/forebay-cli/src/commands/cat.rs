@@ -14,7 +14,9 @@ use futures::{StreamExt, TryStreamExt};
 use crate::Exit;
 use crate::app::App;
 use crate::args::CatArgs;
+use crate::outlet::Outlet;
 use crate::printer::{Printed, Stop};
+use crate::progress::Bar;
 use crate::target::{Found, Target};
 
 /// Ranges read ahead of the reader of stdout.
@@ -47,19 +49,33 @@ pub(super) async fn run(args: &CatArgs, app: &App) -> Printed<Exit> {
         Mode::Whole
     };
     let source = app.source(store, mode, &context).await?;
+    let mut outlet = Outlet::open(app)?;
+    let bar = Bar::of_data(app.printer(), "reading", span.len());
     let ranges = read_ahead(source.store(), key, &meta, span, &context);
-    let mut ranges = std::pin::pin!(ranges);
-    while let Some(bytes) = ranges.try_next().await? {
-        let printer = app.printer();
-        // The reader of stdout may be slow for as long as it likes; other tasks go on meanwhile.
-        tokio::task::block_in_place(|| printer.raw(&bytes))?;
-        sums.update(&bytes);
-    }
-    app.printer().flush()?;
+    let written = write(ranges, &mut outlet, &mut sums, &bar).await;
+    let written = outlet.close(written).await;
+    bar.finish();
+    written?;
     source.finish(app.printer()).await;
     sums.compare()
         .map_err(|error| Stop::Error(error.at(&target.location)))?;
     Ok(Exit::Success)
+}
+
+async fn write(
+    ranges: impl futures::Stream<Item = Result<forebay_io::Buf>>,
+    outlet: &mut Outlet,
+    sums: &mut Sums,
+    bar: &Bar,
+) -> Printed {
+    let mut ranges = std::pin::pin!(ranges);
+    while let Some(bytes) = ranges.try_next().await? {
+        sums.update(&bytes);
+        let len = bytes.len() as u64;
+        outlet.bytes(bytes).await?;
+        bar.add(len);
+    }
+    Ok(())
 }
 
 fn read_ahead(

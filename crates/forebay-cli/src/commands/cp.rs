@@ -25,6 +25,9 @@ use crate::target::{Found, Target};
 /// Sources looked at side by side before copying begins.
 const LOOKS_MAX: usize = 32;
 
+/// Fewer bytes than this say nothing about a rate.
+const RATE_BYTES_MIN: u64 = 1 << 20;
+
 /// Things of the same kind from the same place, copied together.
 enum Batch {
     Objects(Arc<dyn Store>, Pairs),
@@ -83,6 +86,7 @@ async fn plan(args: &CpArgs, context: &Context) -> Result<Plan> {
             .at(&destination.location)
             .with_hint("end the destination with a slash"));
     }
+    refuse_same_names(&sources)?;
     let found: Vec<_> = futures::stream::iter(&sources)
         .map(|source| source.look(context))
         .buffered(LOOKS_MAX)
@@ -140,6 +144,28 @@ async fn is_going_on(args: &CpArgs, sources: &[Target], destination: &Target, co
     }
 }
 
+/// Two sources of one name would become one object, and the second would silently replace the first; a whole store has no name, so
+/// what is in it could meet anything.
+fn refuse_same_names(sources: &[Target]) -> Result<()> {
+    let mut taken: BTreeMap<Key, &Target> = BTreeMap::new();
+    for source in sources {
+        let name = name_of(source).unwrap_or(Key::ROOT);
+        let other = if name == Key::ROOT {
+            taken.values().next().copied()
+        } else {
+            taken.get(&Key::ROOT).or_else(|| taken.get(&name)).copied()
+        };
+        if let Some(other) = other {
+            let message = format!("this and {} would get the same name", other.location);
+            return Err(Error::new(ErrorKind::InvalidInput, "copy", message)
+                .at(&source.location)
+                .with_hint("copy them one by one, each to a name of its own"));
+        }
+        taken.insert(name, source);
+    }
+    Ok(())
+}
+
 /// The name a source has inside a destination.
 fn name_of(source: &Target) -> Result<Key> {
     source.location.split_last().map(|(_, name)| name).ok_or_else(|| {
@@ -172,7 +198,7 @@ async fn copy(
     let options = CopyOptions {
         verify: match args.verify {
             VerifyArg::Auto => Verify::Auto,
-            VerifyArg::Readback => Verify::ReadBack,
+            VerifyArg::ReadBack => Verify::ReadBack,
             VerifyArg::None => Verify::None,
         },
         resume: !args.no_resume,
@@ -209,6 +235,7 @@ struct Summary<'a> {
     bytes_resumed: u64,
     objects_skipped: u64,
     bytes_skipped: u64,
+    skipped_special: u64,
     objects_failed: u64,
     source_matched: u64,
     checked_by_store: u64,
@@ -240,6 +267,7 @@ fn conclude(report: &CopyReport, time: Duration, app: &App) -> Printed<Exit> {
             bytes_resumed: report.bytes_resumed,
             objects_skipped: report.objects_skipped,
             bytes_skipped: report.bytes_skipped,
+            skipped_special: report.skipped_special,
             objects_failed: report.objects_failed,
             source_matched: report.source_matched,
             checked_by_store: report.checked_by_store,
@@ -256,27 +284,25 @@ fn conclude(report: &CopyReport, time: Duration, app: &App) -> Printed<Exit> {
             "nothing half-made is visible; the same command goes on where it stopped",
         )));
     }
-    let is_no = report
-        .failures
-        .iter()
-        .all(|failure| failure.error.kind().exit_code() == 1);
-    match report.objects_failed {
-        0 => Ok(Exit::Success),
-        _ if is_no => Ok(Exit::No),
-        _ => Ok(Exit::Failed),
-    }
+    Ok(match report.exit_code_worst {
+        0 => Exit::Success,
+        1 => Exit::No,
+        _ => Exit::Failed,
+    })
 }
 
 fn say(report: &CopyReport, time: Duration, app: &App) {
     let printer = app.printer();
     let moved = report.bytes_copied - report.bytes_resumed;
     let mut line = format!(
-        "copied {}, {} in {:.1} s ({})",
+        "copied {}, {} in {:.1} s",
         objects(report.objects_copied),
         ByteSize(report.bytes_copied),
         time.as_secs_f64(),
-        Rate::of(moved, time)
     );
+    if moved >= RATE_BYTES_MIN {
+        let _ = write!(line, " ({})", Rate::of(moved, time));
+    }
     if report.bytes_resumed > 0 {
         let _ = write!(
             line,
@@ -286,6 +312,13 @@ fn say(report: &CopyReport, time: Duration, app: &App) {
     }
     if report.objects_skipped > 0 {
         let _ = write!(line, "; {} were there already", objects(report.objects_skipped));
+    }
+    match report.skipped_special {
+        0 => {}
+        1 => line += "; 1 special file left out",
+        count => {
+            let _ = write!(line, "; {count} special files left out");
+        }
     }
     printer.say(line);
     let unchecked = report.objects_copied - report.checked_by_store - report.checked_by_read_back;

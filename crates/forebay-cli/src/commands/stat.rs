@@ -9,6 +9,7 @@ use crate::Exit;
 use crate::app::App;
 use crate::args::StatArgs;
 use crate::printer::Printed;
+use crate::progress::Bar;
 use crate::table::{Table, utc};
 use crate::target::{Found, Target};
 
@@ -106,7 +107,11 @@ async fn show_object(location: &Location, meta: &ObjectMeta, context: &Context, 
 
 async fn show_store(store: &dyn Store, context: &Context, app: &App) -> Printed<Exit> {
     let printer = app.printer();
-    let capabilities = store.capabilities().await?;
+    // The first look at a store tries everything that is relied on, which takes a while far away.
+    let bar = Bar::waiting(printer, "probing");
+    let capabilities = store.capabilities().await;
+    bar.finish();
+    let capabilities = capabilities?;
     let engine = context.disk().report();
     let access = local_access(store.location(), context).await?;
     if printer.is_json() {

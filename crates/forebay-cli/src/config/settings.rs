@@ -3,20 +3,25 @@
 //! Resolving, `forebay config`, the reference page and the errors about unknown names all read this table, so they cannot
 //! disagree.
 
-use std::path::PathBuf;
+mod table;
 
-use forebay_core::env::{self, EnvVar};
+use std::path::{Path, PathBuf};
+
+use forebay_core::env::EnvVar;
 use forebay_core::{ByteSize, Error, ErrorKind, Limits, Result};
+use forebay_store::cache::CacheConfig;
+use forebay_store::remote::RemoteConfig;
 
 use crate::args::SettingArgs;
+pub(crate) use table::SETTINGS;
 
 /// What a setting's value may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Bytes, written like `64MiB`.
-    Size,
+    Size(Bounds),
     /// A whole number.
-    Count,
+    Count(Bounds),
     /// True or false.
     Switch,
     /// One of some words.
@@ -25,6 +30,19 @@ pub(crate) enum Kind {
     Path,
     /// Any text.
     Text,
+    /// The URL of a server, without credentials in it.
+    Endpoint,
+    /// Directory and size of a cache.
+    Cache,
+}
+
+/// The smallest and the largest number a setting may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    /// Smallest.
+    pub(crate) min: u64,
+    /// Largest.
+    pub(crate) max: u64,
 }
 
 /// A checked value.
@@ -74,8 +92,6 @@ pub(crate) struct Setting {
     pub(crate) key: &'static str,
     /// What it may be.
     pub(crate) kind: Kind,
-    /// Smallest allowed number.
-    pub(crate) min: u64,
     /// Variable of the environment.
     pub(crate) env: Option<EnvVar>,
     /// Option of the command line, with how to read it from the parsed arguments.
@@ -92,26 +108,28 @@ pub(crate) type FlagValue = fn(&SettingArgs) -> Option<&std::ffi::OsString>;
 impl Setting {
     /// Check and take a value from text, as options and variables give it.
     pub(crate) fn parse(&self, text: &str) -> Result<Value> {
-        let number = |value: u64, make: fn(u64) -> Value| {
-            if value < self.min {
-                Err(self.refused(text, &format!("at least {}", self.min)))
+        let number = |value: u64, bounds: Bounds, make: fn(u64) -> Value| {
+            if value < bounds.min {
+                Err(self.refused(text, &format!("at least {}", make(bounds.min))))
+            } else if value > bounds.max {
+                Err(self.refused(text, &format!("at most {}", make(bounds.max))))
             } else {
                 Ok(make(value))
             }
         };
         match self.kind {
-            Kind::Size => {
+            Kind::Size(bounds) => {
                 let size = text
                     .parse::<ByteSize>()
                     .map_err(|_| self.refused(text, "a size such as 4096, 64KiB or 1.5GB"))?;
-                number(size.0, Value::Size)
+                number(size.0, bounds, Value::Size)
             }
-            Kind::Count => {
+            Kind::Count(bounds) => {
                 let count = text
                     .trim()
-                    .parse::<u32>()
+                    .parse::<u64>()
                     .map_err(|_| self.refused(text, "a whole number"))?;
-                number(count.into(), Value::Count)
+                number(count, bounds, Value::Count)
             }
             Kind::Switch => match text.to_ascii_lowercase().as_str() {
                 "1" | "true" | "yes" | "on" => Ok(Value::Switch(true)),
@@ -122,231 +140,22 @@ impl Setting {
             Kind::Choice(words) => Err(self.refused(text, &format!("one of: {}", words.join(", ")))),
             Kind::Path => Ok(Value::Path(PathBuf::from(text))),
             Kind::Text => Ok(Value::Text(text.to_owned())),
+            // Checked here as the store does it, and never repeated: people put keys into it.
+            Kind::Endpoint => RemoteConfig::check_endpoint(text).map(Value::Text),
+            // Checked here, so that it is told even where no cache is used; relative names are resolved by whoever opens it.
+            Kind::Cache => CacheConfig::parse(text, Path::new("/")).map(|_| Value::Text(text.to_owned())),
         }
     }
 
-    /// The error for a value of the wrong kind. The value is repeated: no setting is a secret.
+    /// The error for a value of the wrong kind. The value is repeated: it is no secret, except where people put one into an endpoint.
     pub(crate) fn refused(&self, text: &str, wanted: &str) -> Error {
-        let message = format!("{} is '{}'", self.key, text.escape_debug());
+        let message = match self.kind {
+            Kind::Endpoint => format!("{} is not what it should be", self.key),
+            _ => format!("{} is '{}'", self.key, text.escape_debug()),
+        };
         Error::new(ErrorKind::InvalidInput, "configure", message).with_hint(format!("it must be {wanted}"))
     }
 }
-
-/// `limits.*`, whose defaults are the library's.
-macro_rules! limit {
-    ($field:ident, $kind:ident, $min:expr, $env:expr, $flag:expr, $doc:literal) => {
-        Setting {
-            key: concat!("limits.", stringify!($field)),
-            kind: Kind::$kind,
-            min: $min,
-            env: $env,
-            flag: $flag,
-            doc: $doc,
-            default: |limits| Value::$kind(u64::from(limits.$field)),
-        }
-    };
-}
-
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
-
-/// All of them, in the order of the reference page.
-pub(crate) const SETTINGS: &[Setting] = &[
-    Setting {
-        key: "state_dir",
-        kind: Kind::Path,
-        min: 0,
-        env: Some(env::STATE_DIR),
-        flag: Some(("--state-dir", |args| args.state_dir.as_ref())),
-        doc: "Folder for small state: store probes, transfers in progress. Default: `forebay` in the user's cache folder.",
-        default: |_| Value::Unset,
-    },
-    Setting {
-        key: "cache",
-        kind: Kind::Text,
-        min: 0,
-        env: Some(env::CACHE),
-        flag: Some(("--cache", |args| args.cache.as_ref())),
-        doc: "Keep what `cat` and `cp` read from remote stores on a local disk: `directory:size`, such as `/nvme/cache:200GiB`. Default: no cache.",
-        default: |_| Value::Unset,
-    },
-    Setting {
-        key: "cache_immutable",
-        kind: Kind::Switch,
-        min: 0,
-        env: Some(env::CACHE_IMMUTABLE),
-        flag: Some(("--cache-immutable", |args| args.cache_immutable.as_ref())),
-        doc: "Objects never change once written: what is cached is used without asking the store.",
-        default: |_| Value::Switch(false),
-    },
-    Setting {
-        key: "disk.engine",
-        kind: Kind::Choice(&["auto", "uring", "psync"]),
-        min: 0,
-        env: Some(env::ENGINE),
-        flag: Some(("--engine", |args| args.engine.as_ref())),
-        doc: "Disk engine: io_uring where it works (`auto`), io_uring or an error (`uring`), blocking calls on threads (`psync`).",
-        default: |_| Value::Text("auto".to_owned()),
-    },
-    Setting {
-        key: "disk.huge_pages",
-        kind: Kind::Switch,
-        min: 0,
-        env: Some(env::HUGE_PAGES),
-        flag: Some(("--huge-pages", |args| args.huge_pages.as_ref())),
-        doc: "Try 2 MiB pages for buffer memory.",
-        default: |_| Value::Switch(false),
-    },
-    limit!(
-        buffer_bytes_max,
-        Size,
-        MIB,
-        Some(env::BUFFER_MEMORY),
-        Some(("--buffer-memory", |args| args.buffer_memory.as_ref())),
-        "Ceiling of buffer memory in flight, over all operations of the process."
-    ),
-    limit!(
-        disk_request_bytes,
-        Size,
-        4 * KIB,
-        None,
-        None,
-        "Size of one disk request."
-    ),
-    limit!(
-        disk_depth,
-        Count,
-        1,
-        None,
-        None,
-        "Disk requests of one operation in flight."
-    ),
-    limit!(ring_entries, Count, 1, None, None, "Entries of one io_uring."),
-    limit!(
-        worker_threads,
-        Count,
-        1,
-        None,
-        None,
-        "Threads of the blocking engine and for operations on names."
-    ),
-    limit!(
-        queue_requests_max,
-        Count,
-        1,
-        None,
-        None,
-        "Requests waiting for a worker thread or a ring before submitting waits."
-    ),
-    limit!(
-        part_bytes,
-        Size,
-        64 * KIB,
-        Some(env::PART_SIZE),
-        Some(("--part-size", |args| args.part_size.as_ref())),
-        "Size of one ranged GET and of one uploaded part."
-    ),
-    limit!(
-        store_requests_max,
-        Count,
-        1,
-        Some(env::CONCURRENCY),
-        Some(("--concurrency", |args| args.concurrency.as_ref())),
-        "Requests to one store in flight."
-    ),
-    limit!(
-        tries_max,
-        Count,
-        1,
-        None,
-        None,
-        "Tries of one request, the first included."
-    ),
-    limit!(
-        retry_budget_percent,
-        Count,
-        0,
-        None,
-        None,
-        "Retries that may be spent for each 100 requests over a store's life."
-    ),
-    limit!(
-        retry_pause_ms,
-        Count,
-        0,
-        None,
-        None,
-        "First pause before a retry, in milliseconds."
-    ),
-    limit!(
-        retry_pause_ms_max,
-        Count,
-        0,
-        None,
-        None,
-        "Longest pause before a retry, in milliseconds."
-    ),
-    limit!(
-        stall_ms_max,
-        Count,
-        1,
-        None,
-        None,
-        "Time without a single byte of progress before a request counts as stalled, in milliseconds."
-    ),
-    limit!(
-        connect_ms_max,
-        Count,
-        1,
-        None,
-        None,
-        "Time to connect, in milliseconds."
-    ),
-    limit!(
-        reply_bytes_max,
-        Size,
-        KIB,
-        None,
-        None,
-        "Longest message or document of a server that is read into memory."
-    ),
-    Setting {
-        key: "s3.endpoint",
-        kind: Kind::Text,
-        min: 0,
-        env: Some(env::S3_ENDPOINT),
-        flag: Some(("--s3-endpoint", |args| args.s3_endpoint.as_ref())),
-        doc: "S3 endpoint URL. Default: the variables and profiles of AWS, then AWS itself.",
-        default: |_| Value::Unset,
-    },
-    Setting {
-        key: "s3.region",
-        kind: Kind::Text,
-        min: 0,
-        env: Some(env::S3_REGION),
-        flag: Some(("--s3-region", |args| args.s3_region.as_ref())),
-        doc: "S3 region. Default: the variables and profiles of AWS.",
-        default: |_| Value::Unset,
-    },
-    Setting {
-        key: "s3.addressing",
-        kind: Kind::Choice(&["auto", "path", "virtual"]),
-        min: 0,
-        env: Some(env::S3_ADDRESSING),
-        flag: Some(("--s3-addressing", |args| args.s3_addressing.as_ref())),
-        doc: "Address buckets as `host/bucket` (`path`) or `bucket.host` (`virtual`). Default: by path behind an endpoint of one's own.",
-        default: |_| Value::Unset,
-    },
-    Setting {
-        key: "s3.unsigned",
-        kind: Kind::Switch,
-        min: 0,
-        env: Some(env::S3_UNSIGNED),
-        flag: Some(("--s3-unsigned", |args| args.s3_unsigned.as_ref())),
-        doc: "Send S3 requests without a signature, for public buckets.",
-        default: |_| Value::Unset,
-    },
-];
 
 /// The setting of that name in the file.
 pub(crate) fn find(key: &str) -> Option<&'static Setting> {
@@ -381,12 +190,53 @@ mod tests {
     }
 
     #[test]
+    fn every_number_has_bounds_around_its_default() {
+        for setting in SETTINGS {
+            if let (Kind::Size(bounds) | Kind::Count(bounds), Value::Size(default) | Value::Count(default)) =
+                (setting.kind, (setting.default)(&Limits::default()))
+            {
+                let allowed = bounds.min..=bounds.max;
+                assert!(
+                    allowed.contains(&default) && bounds.max < u64::MAX,
+                    "{}",
+                    setting.key
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn endpoints_with_credentials_are_refused_and_not_repeated() {
+        let setting = find("s3.endpoint").unwrap();
+        for text in [
+            "http://user:canary@host",
+            "https://h/?sig=canary",
+            "canary",
+            "ftp://canary",
+        ] {
+            let error = setting.parse(text).unwrap_err();
+            assert!(
+                !format!("{error} {:?}", error.hint()).contains("canary"),
+                "{error}"
+            );
+        }
+        assert_eq!(
+            setting.parse("http://127.0.0.1:8333/").unwrap(),
+            Value::Text("http://127.0.0.1:8333".to_owned())
+        );
+    }
+
+    #[test]
     fn values_of_the_wrong_kind_name_the_setting() {
         for (key, text) in [
             ("limits.part_bytes", "8 apples"),
             ("limits.part_bytes", "1"),
             ("limits.store_requests_max", "0"),
             ("limits.store_requests_max", "1.5"),
+            ("limits.worker_threads", "30000"),
+            ("limits.ring_entries", "4000000000"),
+            ("limits.store_requests_max", "99999999999"),
+            ("limits.buffer_bytes_max", "8000PB"),
             ("disk.engine", "spdk"),
             ("disk.huge_pages", "perhaps"),
         ] {

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 
 use super::sandbox::Sandbox;
+use super::stub::{Answer, Stub};
 
 #[test]
 fn missing_things_are_named() {
@@ -99,13 +100,30 @@ fn wrong_arguments_are_told_with_the_right_ones() {
     sandbox
         .run(["cp", "--verify", "maybe", "a", "b"])
         .exits(2)
-        .says(&["auto", "readback", "none"]);
+        .says(&["auto", "read-back", "none"]);
     sandbox
         .run(["demo", "--size", "lots"])
         .exits(2)
         .says(&["not a size"]);
     let error = sandbox.run(["--json", "lss"]).exits(2).json_error();
     assert_eq!(error["kind"], "invalid_input");
+    assert!(error["hint"].as_str().unwrap().contains("'ls'"), "{error}");
+    let error = sandbox.run(["--json", "cat"]).exits(2).json_error();
+    assert!(error["message"].as_str().unwrap().contains("<URL>"), "{error}");
+    let args = ["--json", "cp", "--verify", "maybe", "a", "b"];
+    let error = sandbox.run(args).exits(2).json_error();
+    assert!(
+        error["message"].as_str().unwrap().contains("read-back"),
+        "{error}"
+    );
+    let error = sandbox.run(["--json"]).exits(2).json_error();
+    assert!(
+        error["message"].as_str().unwrap().contains("command is missing"),
+        "{error}"
+    );
+    // Behind `--` it is a name.
+    let ran = sandbox.run(["cat", "--", "--json", "b"]).exits(2);
+    assert!(ran.err.starts_with("error: unexpected argument"), "{}", ran.err);
     let error = sandbox
         .run(["ls", "--json", "--buffer-memory", "x", "."])
         .exits(2)
@@ -192,18 +210,9 @@ fn links_in_a_loop_are_told() {
     );
 }
 
-/// Root may read and write everything, so there is nothing to refuse.
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
 #[test]
 fn unreadable_files_and_unwritable_places_are_told() {
-    if is_root() {
-        // What root may do is tried by the read-only mount below.
-        return;
-    }
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::new().without_privileges();
     sandbox.file("secret", 3);
     std::fs::set_permissions(sandbox.path("secret"), PermissionsExt::from_mode(0o000)).unwrap();
     sandbox
@@ -217,6 +226,26 @@ fn unreadable_files_and_unwritable_places_are_told() {
         .run(["cp", "f", "ro/f"])
         .exits(2)
         .says(&["permission denied"]);
+    assert_eq!(sandbox.names("ro"), [""; 0]);
+}
+
+#[test]
+fn what_a_plain_web_server_does_not_have_is_not_found() {
+    let server = Stub::start(|method, _| match method {
+        "HEAD" | "GET" => Answer::Status("404 Not Found"),
+        _ => Answer::Status("405 Method Not Allowed"),
+    });
+    let sandbox = Sandbox::new();
+    for args in [["cat"], ["stat"], ["ls"]] {
+        let url = server.url("missing");
+        let ran = sandbox.run([args[0], &url]).exits(2);
+        assert!(ran.err.starts_with("error: not found"), "{args:?}: {}", ran.err);
+    }
+    // With a slash only a listing could find it, and there is none.
+    sandbox
+        .run(["ls", &server.url("missing/")])
+        .exits(2)
+        .says(&["not supported"]);
 }
 
 #[test]

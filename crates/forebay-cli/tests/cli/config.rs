@@ -69,6 +69,15 @@ fn mistakes_in_the_file_are_told_with_their_line() {
         ("[limits]\npart_bytes = \"many\"\n", &["c.toml:2", "many", "size"]),
         ("[disk]\nengine = \"spdk\"\n", &["c.toml:2", "auto, uring, psync"]),
         ("[fabric]\nx = 1\n", &["c.toml:1", "forebay config"]),
+        (
+            "[limits]\nworker_threads = 30000\n",
+            &["c.toml:2", "30000", "at most 1024"],
+        ),
+        (
+            "[limits]\nring_entries = 4000000000\n",
+            &["c.toml:2", "at most 32768"],
+        ),
+        ("cache = \"/nvme/cache\"\n", &["c.toml:1", "directory:size"]),
         ("[cachee]\nx = 1\n", &["c.toml:1", "did you mean cache"]),
         ("[limits\n", &["c.toml:1"]),
     ] {
@@ -89,6 +98,11 @@ fn mistakes_in_variables_name_the_variable() {
     for (name, value) in [
         ("FOREBAY_PART_SIZE", "big"),
         ("FOREBAY_CONCURRENCY", "0"),
+        ("FOREBAY_CONCURRENCY", "1000000"),
+        ("FOREBAY_BUFFER_MEMORY", "8000PB"),
+        ("FOREBAY_CACHE", "somewhere"),
+        ("FOREBAY_CACHE", ":1GiB"),
+        ("FOREBAY_S3_ENDPOINT", "host"),
         ("FOREBAY_ENGINE", "fast"),
         ("FOREBAY_LOG", "forebay=nonsense"),
     ] {
@@ -107,4 +121,22 @@ fn an_empty_variable_is_none_and_logs_go_to_stderr() {
         .var("FOREBAY_LOG", "trace");
     let ran = sandbox.run(["ls", "."]).exits(0);
     assert_eq!(ran.out, "");
+}
+
+#[test]
+fn the_cache_is_a_setting_like_others() {
+    let sandbox = Sandbox::new();
+    assert_eq!(value(&sandbox, &[], "cache"), (String::new(), "default".into()));
+    let sandbox = sandbox.var("FOREBAY_CACHE", "/nvme/cache:1GiB");
+    let by_env = ("/nvme/cache:1GiB".into(), "env".into());
+    assert_eq!(value(&sandbox, &[], "cache"), by_env);
+    let args = ["--cache", "blocks:2GiB", "--cache-immutable"];
+    assert_eq!(
+        value(&sandbox, &args, "cache"),
+        ("blocks:2GiB".into(), "flag".into())
+    );
+    assert_eq!(
+        value(&sandbox, &args, "cache_immutable"),
+        ("true".into(), "flag".into())
+    );
 }

@@ -74,6 +74,10 @@ fn the_result_says_how_it_was_verified() {
         .run(["cp", "--verify", "none", "f", "g"])
         .exits(0)
         .says(&["1 not compared"]);
+    for spelling in ["read-back", "readback"] {
+        let args = ["cp", "--verify", spelling, "f", "g"];
+        sandbox.run(args).exits(0).says(&["1 read back"]);
+    }
     assert_eq!(sandbox.run(["cp", "-q", "f", "g"]).exits(0).err, "");
     let json = sandbox.run(["cp", "--json", "f", "g"]).exits(0).json();
     assert_eq!(json["objects_copied"], 1);
@@ -163,4 +167,48 @@ fn objects_come_from_several_places_at_once() {
         .exits(0)
         .says(&["copied 3 objects"]);
     assert_eq!(sandbox.names("into"), ["a", "b", "d"]);
+}
+
+#[test]
+fn sources_that_would_replace_each_other_are_refused_before_anything_is_copied() {
+    let sandbox = Sandbox::new();
+    sandbox.file("a/x", 1);
+    sandbox.file("b/x", 2);
+    sandbox.file("a/t/f", 1);
+    sandbox.file("b/t/g", 2);
+    for args in [
+        &["cp", "a/x", "b/x", "to/"][..],
+        &["cp", "-r", "a/t", "b/t", "to/"],
+        &["cp", "-r", "a/t", "b/t/", "to/"],
+        &["cp", "a/x", "a/x", "to/"],
+        &["cp", "a/x", "a/../a/x", "to/"],
+        &["cp", "-r", "mem://m", "a/x", "to/"],
+        &["cp", "-r", "a/x", "mem://m", "to/"],
+    ] {
+        sandbox
+            .run(args)
+            .exits(2)
+            .says(&["would get the same name", "hint: "]);
+        assert!(!sandbox.path("to").exists(), "{args:?}");
+    }
+    sandbox.run(["cp", "-r", "a", "b", "to/"]).exits(0);
+    assert_eq!(sandbox.names("to"), ["a", "b"]);
+}
+
+#[test]
+fn files_that_are_no_objects_are_left_out_and_counted() {
+    let sandbox = Sandbox::new();
+    sandbox.file("t/a", 1);
+    let _socket = std::os::unix::net::UnixListener::bind(sandbox.path("t/socket")).unwrap();
+    sandbox.run(["cp", "-r", "-v", "t", "u"]).exits(0).says(&[
+        "copied 1 object, 1 B in",
+        "1 special file left out",
+        "left out: ",
+        "socket",
+    ]);
+    assert_eq!(sandbox.names("u"), ["a"]);
+    let json = sandbox.run(["cp", "--json", "-r", "t", "v"]).exits(0).json();
+    assert_eq!(json["skipped_special"], 1);
+    let ran = sandbox.run(["ls", "t"]).exits(0);
+    assert_eq!((ran.out.as_str(), ran.err.as_str()), ("a\n", ""));
 }

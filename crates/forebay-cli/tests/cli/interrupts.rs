@@ -4,6 +4,7 @@ use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
 
+use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::sandbox::Sandbox;
@@ -18,6 +19,14 @@ fn with_large_file() -> Sandbox {
     file.set_len(LARGE as u64).unwrap();
     std::fs::create_dir(sandbox.path("to")).unwrap();
     sandbox
+}
+
+/// More names in `d` than a pipe holds.
+fn with_long_listing(sandbox: &Sandbox) {
+    for index in 0..3000 {
+        let name = format!("d/a-rather-long-name-so-that-the-pipe-is-full-before-the-end-{index}");
+        sandbox.file(&name, 0);
+    }
 }
 
 fn signal(child: &Child, signal: Signal) {
@@ -171,12 +180,32 @@ fn a_second_ctrl_c_ends_at_once() {
 }
 
 #[test]
+fn a_reader_that_does_not_read_holds_nobody() {
+    let sandbox = with_large_file();
+    with_long_listing(&sandbox);
+    for args in [&["cat", "large"][..], &["ls", "d"], &["ls", "--json", "d"]] {
+        for (sent, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+            let mut child = sandbox
+                .command(args)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            // The pipe is full, and nobody will ever read from it.
+            let stdout = child.stdout.take().unwrap();
+            while ioctl_fionread(&stdout).unwrap() < 65_536 {
+                std::thread::yield_now();
+            }
+            signal(&child, sent);
+            assert_eq!(child.wait().unwrap().code(), Some(code), "{args:?}");
+        }
+    }
+}
+
+#[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
     let sandbox = with_large_file();
-    for index in 0..3000 {
-        let name = format!("d/a-rather-long-name-so-that-the-pipe-is-full-before-the-end-{index}");
-        sandbox.file(&name, 0);
-    }
+    with_long_listing(&sandbox);
     for args in [&["ls", "d"][..], &["ls", "--json", "d"], &["cat", "large"]] {
         let mut child = sandbox
             .command(args)

@@ -1,8 +1,8 @@
-//! `ls`, `stat`, `cat`, `rm`.
+//! `ls`, `stat`, `cat`.
 
 use super::sandbox::Sandbox;
 
-fn tree() -> Sandbox {
+pub(crate) fn tree() -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.file("d/a", 5);
     sandbox.file("d/b c", 4097);
@@ -150,50 +150,6 @@ fn cat_stays_within_the_memory_it_is_given() {
         .output()
         .unwrap();
     assert!(output.status.success() && output.stdout == content);
-}
-
-#[test]
-fn rm_removes_what_it_is_told_and_no_more() {
-    let sandbox = tree();
-    sandbox.run(["rm", "d/a"]).exits(0).says(&["removed 1 object"]);
-    assert_eq!(sandbox.names("d"), ["b c", "sub"]);
-    sandbox
-        .run(["rm", "d/sub"])
-        .exits(2)
-        .says(&["this is a directory", "hint: add -r"]);
-    assert_eq!(sandbox.names("d/sub"), ["deep", "x"]);
-    sandbox
-        .run(["rm", "-r", "d/sub", "d/nothing"])
-        .exits(2)
-        .says(&["not found", "removed 2 objects"]);
-    assert_eq!(sandbox.names("d"), ["b c"]);
-    sandbox
-        .run(["rm", "-r", "/"])
-        .exits(2)
-        .says(&["whole store", "--all"]);
-    sandbox
-        .run(["rm", "-r", "s3://bucket"])
-        .exits(2)
-        .says(&["whole store"]);
-    let json = sandbox.run(["rm", "--json", "d/b c", "d/none"]).exits(2).json();
-    assert_eq!(
-        (&json["objects_removed"], &json["objects_failed"]),
-        (&1.into(), &1.into())
-    );
-    assert_eq!(json["failures"][0]["kind"], "not_found");
-}
-
-#[test]
-fn rm_does_not_follow_links() {
-    let sandbox = tree();
-    sandbox.file("precious/p", 3);
-    std::os::unix::fs::symlink(sandbox.path("precious"), sandbox.path("d/link")).unwrap();
-    std::os::unix::fs::symlink(sandbox.path("precious"), sandbox.path("direct")).unwrap();
-    sandbox.run(["rm", "-r", "d"]).exits(0);
-    assert!(!sandbox.path("d").exists());
-    sandbox.run(["rm", "-r", "direct"]).exits(0);
-    assert!(!sandbox.path("direct").exists());
-    assert_eq!(sandbox.names("precious"), ["p"]);
 }
 
 #[test]

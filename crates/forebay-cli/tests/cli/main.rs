@@ -8,5 +8,8 @@ mod listing;
 mod measuring;
 mod pages;
 mod remote;
+mod removing;
 mod sandbox;
 mod secrets;
+mod stub;
+mod terminal;

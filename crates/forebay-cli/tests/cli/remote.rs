@@ -1,11 +1,14 @@
 //! The same verbs on a real S3 server, where one is given by the variables that `cargo xtask servers` prints.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use forebay_core::{Seed, env};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::sandbox::Sandbox;
+use super::sandbox::{Ran, Sandbox};
 
 /// A sandbox whose environment leads to the test server, and a prefix of its own there; `None` without a server.
 fn server() -> Option<(Sandbox, String)> {
@@ -98,7 +101,7 @@ fn a_store_that_checks_what_it_is_sent_is_taken_at_its_word() {
     assert_eq!(json["checked_by_store"], u64::from(by_store), "{json}");
     assert_eq!(json["checked_by_read_back"], u64::from(!by_store), "{json}");
     let json = sandbox
-        .run(["cp", "--json", "--verify", "readback", "f", &format!("{url}/f")])
+        .run(["cp", "--json", "--verify", "read-back", "f", &format!("{url}/f")])
         .exits(0)
         .json();
     assert_eq!(json["checked_by_read_back"], 1);
@@ -169,4 +172,84 @@ fn a_store_is_measured_and_left_empty() {
     let json = sandbox.run(args).exits(0).json();
     assert_eq!(json["tests"].as_array().unwrap().len(), 4);
     assert_eq!(sandbox.run(["ls", "-r", &url]).out, "");
+}
+
+/// Data files of a cache in the current directory.
+fn blocks(sandbox: &Sandbox) -> Vec<PathBuf> {
+    let dirs = std::fs::read_dir(sandbox.path("blocks")).unwrap();
+    let dirs = dirs
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir());
+    dirs.flat_map(|dir| std::fs::read_dir(dir).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ext| ext == "data"))
+        .collect()
+}
+
+/// The counts that `-v` tells: blocks from the disk, fetched, and in place of corrupt ones.
+fn cache_counts(ran: &Ran) -> [u64; 3] {
+    let line = ran.err.lines().find(|line| line.starts_with("cache: "));
+    let line = line.unwrap_or_else(|| panic!("no word of the cache in: {}", ran.err));
+    let mut numbers = line.split(' ').filter_map(|word| word.parse().ok());
+    [(); 3].map(|()| numbers.next().unwrap())
+}
+
+#[test]
+fn what_was_read_once_comes_from_the_cache() {
+    let Some((sandbox, url)) = server() else { return };
+    let large = sandbox.file("large", 20_000_000);
+    let object = format!("{url}/large");
+    sandbox.run(["cp", "large", &object]).exits(0);
+    let cat = || {
+        let output = sandbox
+            .command(["cat", "-v", "--cache", "blocks:1GiB", &object])
+            .output()
+            .unwrap();
+        assert!(output.stdout == large, "the bytes are the same in any case");
+        cache_counts(&sandbox.ran(&output).exits(0))
+    };
+    let [from_disk, fetched, _] = cat();
+    assert!(from_disk == 0 && fetched > 0, "{from_disk} {fetched}");
+    assert_eq!(cat(), [fetched, 0, 0]);
+    let args = ["cp", "-v", "--cache", "blocks:1GiB", &object, "copy"];
+    assert_eq!(cache_counts(&sandbox.run(args).exits(0)), [fetched, 0, 0]);
+    assert!(sandbox.read("copy") == large);
+
+    let files = blocks(&sandbox);
+    assert_eq!(files.len(), 1, "{files:?}");
+    let file = OpenOptions::new().write(true).open(&files[0]).unwrap();
+    file.write_all_at(&[!large[10_000_000]], 10_000_000).unwrap();
+    let [from_disk, fetched_again, corrupt] = cat();
+    assert_eq!((from_disk, fetched_again, corrupt), (fetched - 1, 1, 1));
+    assert_eq!(cat(), [fetched, 0, 0], "the block is mended");
+
+    // A new version is noticed, unless somebody promised that there is none.
+    sandbox.file("large", 10);
+    sandbox.run(["rm", &object]).exits(0);
+    sandbox.run(["cp", "large", &object]).exits(0);
+    let output = sandbox
+        .command(["cat", "--cache", "blocks:1GiB", &object])
+        .output();
+    assert!(output.unwrap().stdout == sandbox.read("large"));
+    sandbox.run(["rm", "-r", &url]).exits(0);
+}
+
+#[test]
+fn a_cache_that_cannot_be_is_refused() {
+    let Some((sandbox, url)) = server() else { return };
+    sandbox.file("f", 10);
+    sandbox.run(["cp", "f", &format!("{url}/f")]).exits(0);
+    for (cache, words) in [
+        ("blocks", "directory:size"),
+        (":1GiB", "directory:size"),
+        ("blocks:much", "directory:size"),
+        ("blocks:1KiB", "less than one block"),
+    ] {
+        sandbox
+            .run(["cat", "--cache", cache, &format!("{url}/f")])
+            .exits(2)
+            .says(&["error: invalid input", words]);
+    }
+    assert!(!sandbox.path("blocks").exists());
+    sandbox.run(["rm", "-r", &url]).exits(0);
 }

@@ -1,14 +1,22 @@
 //! A machine of its own for each test: a folder, a home, and an environment with nothing else in it.
 
 use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
+/// Owner of nothing, on every Linux.
+const NOBODY: u32 = 65_534;
+
 pub(crate) struct Sandbox {
     dir: TempDir,
     vars: Vec<(String, String)>,
+    program: PathBuf,
+    /// Run as nobody: the tests run as root, whom no permission stops.
+    is_nobody: bool,
 }
 
 /// What a run printed and how it ended.
@@ -27,6 +35,29 @@ impl Sandbox {
         Self {
             dir,
             vars: Vec::new(),
+            program: env!("CARGO_BIN_EXE_forebay").into(),
+            is_nobody: false,
+        }
+    }
+
+    /// With permissions that count: where the tests run as root, everything is run as nobody, from a copy that nobody can reach.
+    pub(crate) fn without_privileges(mut self) -> Self {
+        if rustix::process::geteuid().is_root() {
+            let copy = self.dir.path().join("forebay");
+            std::fs::copy(&self.program, &copy).unwrap();
+            std::fs::set_permissions(self.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+            self.program = copy;
+            self.is_nobody = true;
+            self.give(self.work());
+            self.give(self.home());
+        }
+        self
+    }
+
+    /// Make whoever runs the program the owner of a path.
+    pub(crate) fn give(&self, path: impl AsRef<Path>) {
+        if self.is_nobody {
+            std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
         }
     }
 
@@ -85,7 +116,10 @@ impl Sandbox {
     }
 
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Command::new(&self.program);
+        if self.is_nobody {
+            command.uid(NOBODY).gid(NOBODY);
+        }
         command
             .args(args)
             .env_clear()
