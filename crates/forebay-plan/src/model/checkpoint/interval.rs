@@ -1,0 +1,133 @@
+//! How often to save, and what the saves, the lost work and the restarts cost.
+//!
+//! Plain functions of seconds: `stall` C is what a save costs the training, `mtbf` M the mean time between failures of the
+//! whole job, `restart` R what follows a failure before work goes on, `interval` tau the training time between two saves.
+//! Failures are exponential and may also hit a restart. With x = (tau + C) / M the share of time that trains is
+//!
+//! ```text
+//! goodput = exp(-R/M) x tau / (tau + C) x x / (exp(x) - 1) = tau / (M exp(R/M) (exp((tau + C)/M) - 1))
+//! ```
+//!
+//! The first form never overflows, and its factors are the causes of loss: restarts, saves, work done again.
+
+/// Rounds of halving; each adds a bit, and a float has 53.
+const BISECTIONS: usize = 200;
+
+/// Where the time of a job goes; the four shares add up to one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shares {
+    /// Training that counts.
+    pub goodput: f64,
+    /// Waiting for saves that were needed once.
+    pub save: f64,
+    /// Training and saving that a failure undid.
+    pub rework: f64,
+    /// Detecting failures, restarting, loading.
+    pub restart: f64,
+}
+
+/// Share of time that trains when nothing fails.
+pub fn availability(interval: f64, stall: f64) -> f64 {
+    interval / (interval + stall)
+}
+
+/// The interval whose saves take a given share of the time.
+pub fn interval_for_share(stall: f64, share: f64) -> f64 {
+    stall * (1.0 - share) / share
+}
+
+/// Young's interval.
+pub fn young(stall: f64, mtbf: f64) -> f64 {
+    (2.0 * stall * mtbf).sqrt()
+}
+
+/// Daly's interval; the mean time between failures when a save takes twice that or more.
+pub fn daly(stall: f64, mtbf: f64) -> f64 {
+    if stall >= 2.0 * mtbf {
+        return mtbf;
+    }
+    let correction = 1.0 + (stall / (2.0 * mtbf)).sqrt() / 3.0 + stall / (18.0 * mtbf);
+    young(stall, mtbf) * correction - stall
+}
+
+/// The training time between saves with the best availability when restarts count.
+pub fn availability_optimal(stall: f64, mtbf: f64, restart: f64) -> f64 {
+    (2.0 * (mtbf + restart) * stall + stall * stall).sqrt()
+}
+
+/// The interval with the highest goodput, to the last bit: where 1 - tau/M = exp(-(tau + C)/M).
+pub fn exact(stall: f64, mtbf: f64) -> f64 {
+    let (mut low, mut high) = (0.0, mtbf);
+    for _ in 0..BISECTIONS {
+        let middle = f64::midpoint(low, high);
+        // Written with expm1, since both sides are close to one for short intervals.
+        if -middle / mtbf > (-(middle + stall) / mtbf).exp_m1() {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    f64::midpoint(low, high)
+}
+
+/// Where the time goes.
+pub fn shares(interval: f64, stall: f64, mtbf: f64, restart: f64) -> Shares {
+    let attempt = (interval + stall) / mtbf;
+    let running = (-restart / mtbf).exp();
+    // x / (exp(x) - 1): the share of running time that no failure undoes.
+    let kept = if attempt > 0.0 {
+        attempt / attempt.exp_m1()
+    } else {
+        1.0
+    };
+    let trained = availability(interval, stall);
+    Shares {
+        goodput: running * kept * trained,
+        save: running * kept * (1.0 - trained),
+        rework: running * (1.0 - kept),
+        restart: 1.0 - running,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn both_forms_of_the_formula_agree() {
+        for (interval, stall, mtbf, restart) in [
+            (1116.0f64, 60.0f64, 11_131.0f64, 600.0f64),
+            (309.0, 30.0, 1800.0, 300.0),
+        ] {
+            let direct =
+                interval / (mtbf * (restart / mtbf).exp() * (((interval + stall) / mtbf).exp() - 1.0));
+            assert!((shares(interval, stall, mtbf, restart).goodput - direct).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn the_optimum_is_flat() {
+        let (stall, mtbf, restart) = (60.0, 11_131.0, 600.0);
+        let best = shares(exact(stall, mtbf), stall, mtbf, restart).goodput;
+        for factor in [0.7, 1.3] {
+            let near = shares(factor * exact(stall, mtbf), stall, mtbf, restart).goodput;
+            assert!(best > near && best - near < 0.01, "{best} {near}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn shares_add_up_and_the_exact_interval_is_best(
+            stall in 0.1f64..1e4, mtbf in 1.0f64..1e8, restart in 0.0f64..1e5, interval in 1.0f64..1e7,
+        ) {
+            let here = shares(interval, stall, mtbf, restart);
+            let sum = here.goodput + here.save + here.rework + here.restart;
+            prop_assert!((sum - 1.0).abs() < 1e-9, "{here:?}");
+            prop_assert!([here.goodput, here.save, here.rework, here.restart].iter().all(|share| *share >= 0.0));
+            let best = shares(exact(stall, mtbf), stall, mtbf, restart).goodput;
+            prop_assert!(best + 1e-9 >= here.goodput, "{best} {here:?}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! All models of one scenario: what one of them finds is what the next is asked.
+//!
+//! A scenario is a table with shared values (`gpus`, `params`) and a table per model. Models run in the order below. Each is told
+//! the shared values it has fields for, then what earlier models found (the size of a checkpoint, the rate of reads), then what its
+//! own table says, the later taking precedence. A model without a table runs when what it needs is known. All figures land in one report as
+//! `model.figure`.
+//!
+//! ```text
+//! checkpoint -> size, interval, goodput, write rate     ingest -> read rate
+//!      |            |            |             \           /
+//!   failures    retention -----> cost            storage         network  fabric  burst  tracking
+//! ```
+
+use forebay_core::Result;
+use serde_json::{Map, Value, json};
+
+use crate::field::{Field, FieldValue, request};
+use crate::quantity::{Count, PerSecond};
+use crate::registry;
+use crate::report::{Figure, Report};
+use crate::sheet::wrong;
+
+/// The table of one model, passed on as it is.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct Section(Option<Map<String, Value>>);
+
+impl FieldValue for Section {
+    fn kind() -> String {
+        "a table with the fields of that model".to_owned()
+    }
+
+    fn text(&self) -> Option<String> {
+        None
+    }
+}
+
+request! {
+    /// A scenario.
+    Request {
+        /// What it is called.
+        name: String = String::new(),
+        /// GPUs, for every model that asks.
+        gpus: Option<Count> = None,
+        /// GPUs in a node, for every model that asks.
+        gpus_per_node: Option<Count> = None,
+        /// Number of parameters, for every model that asks.
+        params: Option<Count> = None,
+        /// Tokens per second and GPU, for every model that asks.
+        tokens_per_gpu: Option<PerSecond> = None,
+        /// Fields of the model checkpoint.
+        checkpoint: Section = Section::default(),
+        /// Fields of the model ingest.
+        ingest: Section = Section::default(),
+        /// Fields of the model storage.
+        storage: Section = Section::default(),
+        /// Fields of the model network.
+        network: Section = Section::default(),
+        /// Fields of the model fabric.
+        fabric: Section = Section::default(),
+        /// Fields of the model burst.
+        burst: Section = Section::default(),
+        /// Fields of the model retention.
+        retention: Section = Section::default(),
+        /// Fields of the model cost.
+        cost: Section = Section::default(),
+        /// Fields of the model tracking.
+        tracking: Section = Section::default(),
+        /// Fields of the model failures.
+        failures: Section = Section::default(),
+    }
+}
+
+/// Names and values a model is told.
+type Facts = Vec<(&'static str, Value)>;
+
+/// What a model is asked: shared values, findings, and its own table on top of them.
+fn ask(
+    request: &Request,
+    model: &str,
+    findings: Facts,
+    own: Option<&Map<String, Value>>,
+) -> Result<Map<String, Value>> {
+    let fields = (registry::model(model)?.fields)();
+    let known = |name: &str| fields.iter().any(|field: &Field| field.name == name);
+    let shared = [
+        ("gpus", request.gpus.map(|value| json!(value))),
+        ("endpoints", request.gpus.map(|value| json!(value))),
+        ("ranks", request.gpus.map(|value| json!(value))),
+        ("gpus_per_node", request.gpus_per_node.map(|value| json!(value))),
+        ("params", request.params.map(|value| json!(value))),
+        ("tokens_per_gpu", request.tokens_per_gpu.map(|value| json!(value))),
+    ];
+    let shared = shared
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    let mut asked = Map::new();
+    for (name, value) in shared.chain(findings).filter(|(name, _)| known(name)) {
+        asked.insert(name.to_owned(), value);
+    }
+    for (name, value) in own.into_iter().flatten() {
+        asked.insert(name.clone(), value.clone());
+    }
+    Ok(asked)
+}
+
+/// A report in the making, with what was found so far.
+struct Scenario<'a> {
+    request: &'a Request,
+    report: Report,
+}
+
+impl Scenario<'_> {
+    fn found(&self, figure: &str) -> Option<f64> {
+        self.report.value(figure)
+    }
+
+    /// Pairs each field with a figure, where the figure is there.
+    fn facts(&self, pairs: &[(&'static str, &str)]) -> Facts {
+        let facts = pairs.iter();
+        facts
+            .filter_map(|(field, figure)| Some((*field, json!(self.found(figure)?))))
+            .collect()
+    }
+
+    /// Runs a model when it has a table, or when it is `wanted` anyway.
+    fn run(&mut self, model: &'static str, section: &Section, wanted: bool, findings: Facts) -> Result<()> {
+        if section.0.is_none() && !wanted {
+            return Ok(());
+        }
+        let asked = ask(self.request, model, findings, section.0.as_ref())?;
+        let report = registry::run(model, &Value::Object(asked)).map_err(|error| error.at(model))?;
+        self.report.absorb(model, report);
+        Ok(())
+    }
+}
+
+/// Answers a request.
+pub fn plan(request: &Request) -> Result<Report> {
+    let mut scenario = Scenario {
+        request,
+        report: Report::new("cluster"),
+    };
+    scenario.run("checkpoint", &request.checkpoint, false, Vec::new())?;
+    let reads = request.tokens_per_gpu.is_some() && request.gpus.is_some();
+    scenario.run("ingest", &request.ingest, reads, Vec::new())?;
+    let size = checkpoint_size(&scenario, request);
+    storage(&mut scenario, request, size.clone())?;
+    let moves = request.params.is_some() && request.gpus.is_some();
+    scenario.run("network", &request.network, moves, Vec::new())?;
+    scenario.run("fabric", &request.fabric, request.gpus.is_some(), Vec::new())?;
+    scenario.run("burst", &request.burst, false, Vec::new())?;
+    let wanted = size.is_some();
+    let mut findings: Facts = size.clone().map(|size| ("size", size)).into_iter().collect();
+    findings.extend(scenario.facts(&[("interval", "checkpoint.interval_used")]));
+    scenario.run("retention", &request.retention, wanted, findings)?;
+    let mut findings = scenario.facts(&[("goodput", "checkpoint.goodput")]);
+    findings.extend(priced_tiers(&scenario));
+    let wanted = request.gpus.is_some();
+    scenario.run("cost", &request.cost, wanted, findings)?;
+    let findings = size.map(|size| ("checkpoint", size)).into_iter().collect();
+    scenario.run("tracking", &request.tracking, false, findings)?;
+    let findings = scenario.facts(&[
+        ("interval", "checkpoint.interval_used"),
+        ("stall", "checkpoint.stall"),
+        ("mtbf", "checkpoint.mtbf"),
+        ("restart", "checkpoint.restart_time"),
+    ]);
+    scenario.run("failures", &request.failures, false, findings)?;
+    if scenario.report.figures.is_empty() {
+        return Err(wrong(
+            "the scenario asks nothing",
+            "give gpus and params, or a table such as [checkpoint] with its fields",
+        ));
+    }
+    Ok(scenario.report)
+}
+
+/// The size of a checkpoint: found, or given.
+fn checkpoint_size(scenario: &Scenario<'_>, request: &Request) -> Option<Value> {
+    let found = scenario.found("checkpoint.size").map(|size| json!(size));
+    let given = request
+        .checkpoint
+        .0
+        .as_ref()
+        .and_then(|section| section.get("size"));
+    found.or_else(|| given.cloned())
+}
+
+/// Storage must take what checkpoints write within their interval, and give what the training reads.
+fn storage(scenario: &mut Scenario<'_>, request: &Request, size: Option<Value>) -> Result<()> {
+    let mut findings = scenario.facts(&[
+        ("read", "ingest.read_rate"),
+        ("write", "checkpoint.drain_needed"),
+        ("checkpoint_interval", "checkpoint.interval_used"),
+    ]);
+    let wanted = !findings.is_empty();
+    findings.extend(size.map(|size| ("checkpoint_size", size)));
+    scenario.run("storage", &request.storage, wanted, findings)
+}
+
+/// The tiers of the retention, as the cost model is asked.
+fn priced_tiers(scenario: &Scenario<'_>) -> Facts {
+    let prefix = "retention.tier_cost.";
+    let tier = |figure: &Figure| {
+        let name = figure.name.strip_prefix(prefix)?;
+        let input = |name: &str| figure.inputs.iter().find(|input| input.name == name);
+        Some(json!({ "name": name, "bytes": input("bytes")?.value, "price": input("price")?.value }))
+    };
+    let tiers: Vec<Value> = scenario.report.figures.iter().filter_map(tier).collect();
+    if tiers.is_empty() {
+        return Vec::new();
+    }
+    vec![("tiers", Value::Array(tiers))]
+}
