@@ -77,7 +77,7 @@ macro_rules! measures {
 
 measures! {
     Bytes BytesPerSecond Seconds Money MoneyPerHour MoneyPerGbMonth MoneyPerGb MoneyPerThousand MoneyPerKilowattHour Watts
-    WattHours Flops Count PerSecond Ratio
+    WattHours Flops Count PerSecond Ratio Factor
 }
 
 impl<T: FieldValue> FieldValue for Option<T> {

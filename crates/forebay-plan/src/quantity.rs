@@ -1,4 +1,4 @@
-//! Numbers with a unit: bytes, rates, times, money, power, counts and ratios.
+//! Numbers with a unit: bytes, rates, times, money, power, counts, shares and factors.
 //!
 //! Every quantity that enters the planner is one of the types below. [`Unit`] names the base unit its number is kept in,
 //! reads text in that unit ([`Unit::parse`], in `parse.rs`) and writes it for people ([`Unit::show`], in `text.rs`). A
@@ -55,13 +55,15 @@ pub enum Unit {
     Count,
     /// Things per second.
     PerSecond,
-    /// A share or a factor without unit.
+    /// A share, written in percent.
     Ratio,
+    /// A factor, written like 2.5x.
+    Factor,
 }
 
 impl Unit {
     /// Every unit.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Bytes,
         Self::BytesPerSecond,
         Self::Seconds,
@@ -77,9 +79,10 @@ impl Unit {
         Self::Count,
         Self::PerSecond,
         Self::Ratio,
+        Self::Factor,
     ];
 
-    /// Symbol of the base unit; empty for counts and ratios.
+    /// Symbol of the base unit; empty for counts, shares and factors.
     pub const fn symbol(self) -> &'static str {
         match self {
             Self::Bytes => "B",
@@ -94,7 +97,7 @@ impl Unit {
             Self::Watts => "W",
             Self::WattHours => "Wh",
             Self::Flops => "FLOP/s",
-            Self::Count | Self::Ratio => "",
+            Self::Count | Self::Ratio | Self::Factor => "",
             Self::PerSecond => "1/s",
         }
     }
@@ -116,7 +119,8 @@ impl Unit {
             Self::Flops => "compute rate",
             Self::Count => "count",
             Self::PerSecond => "rate",
-            Self::Ratio => "ratio",
+            Self::Ratio => "share",
+            Self::Factor => "factor",
         }
     }
 
@@ -137,7 +141,8 @@ impl Unit {
             Self::Flops => "989TFLOP/s",
             Self::Count => "405B, 16384, 100k, 128Ki or 1T",
             Self::PerSecond => "100k, 5500/s",
-            Self::Ratio => "0.4, 40% or 2.5x",
+            Self::Ratio => "0.4 or 40%",
+            Self::Factor => "2.5x or 3",
         }
     }
 
@@ -266,8 +271,10 @@ quantity! {
     Count;
     /// Things per second.
     PerSecond;
-    /// A share or a factor.
+    /// A share.
     Ratio;
+    /// A factor.
+    Factor;
 }
 
 /// Reads a number or a text in the unit.

@@ -285,6 +285,7 @@ figures! {
     count: Count,
     per_second: PerSecond,
     ratio: Ratio,
+    factor: Factor,
 }
 
 #[cfg(test)]

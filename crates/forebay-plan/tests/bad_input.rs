@@ -378,6 +378,9 @@ fn any_request() -> impl Strategy<Value = (&'static str, Value)> {
                 "cluster" => json!({ "gpus": 64, "params": "7B", "checkpoint": { "storage": "1TB/s" } }),
                 _ => json!({}),
             };
+            if name == "failures" && request.get("events").is_none() {
+                request["events"] = json!(1000);
+            }
             if let (true, Value::Object(request), Value::Object(needed)) = (fill, &mut request, needed) {
                 request.extend(needed);
             }

@@ -70,7 +70,7 @@ pub fn plan(request: &Request) -> Result<Report> {
         sheet.group("pause");
         let factor = link.v / paused.positive()?.v;
         let formula = "link / paused_rate";
-        sheet.ratio("pause_slowdown", factor, formula, &[link, paused])?;
+        sheet.factor("pause_slowdown", factor, formula, &[link, paused])?;
     }
     Ok(sheet.finish())
 }

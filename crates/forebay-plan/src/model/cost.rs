@@ -4,8 +4,8 @@ use forebay_core::Result;
 
 use crate::field::request;
 use crate::quantity::{
-    Bytes, Count, MoneyPerGb, MoneyPerGbMonth, MoneyPerHour, MoneyPerKilowattHour, MoneyPerThousand, Ratio,
-    Seconds, Unit, Watts, lit,
+    Bytes, Count, Factor, MoneyPerGb, MoneyPerGbMonth, MoneyPerHour, MoneyPerKilowattHour, MoneyPerThousand,
+    Ratio, Seconds, Unit, Watts, lit,
 };
 use crate::report::Report;
 use crate::sheet::{Num, Sheet, item_names, wrong};
@@ -38,7 +38,7 @@ request! {
         /// Power per GPU with its share of the node: a DGX H100 takes 10.2 kW for 8.
         power_per_gpu: Watts = lit(1275.0),
         /// Power of the building per power of the machines.
-        pue: Ratio = lit(1.0),
+        pue: Factor = lit(1.0),
         /// Price of energy.
         energy_price: MoneyPerKilowattHour = lit(0.1),
         /// Tiers of storage.

@@ -3,7 +3,7 @@
 use forebay_core::Result;
 
 use crate::field::{choice, request};
-use crate::quantity::{BytesPerSecond, Count, Ratio, lit};
+use crate::quantity::{BytesPerSecond, Count, Factor, lit};
 use crate::report::Report;
 use crate::sheet::{Num, Sheet, ceil, wrong};
 use crate::source;
@@ -34,7 +34,7 @@ request! {
         /// Shape of the network.
         topology: Topology = Topology::FatTree,
         /// Ports down per port up at the first switches; 1 does not block.
-        oversubscription: Ratio = lit(1.0),
+        oversubscription: Factor = lit(1.0),
         /// Rails: adapters of a node.
         rails: Count = lit(8.0),
     }
@@ -247,7 +247,7 @@ fn figures(
     let real = parts.oversubscription;
     let real = sheet
         .from(from)
-        .ratio("oversubscription_real", real, formula, &inputs[1..3])?;
+        .factor("oversubscription_real", real, formula, &inputs[1..3])?;
     let formula = "endpoints x link / 2 / oversubscription_real";
     let endpoints = inputs[0];
     let half = endpoints.v * link.v / 2.0 / real.v.max(1.0);

@@ -3,7 +3,7 @@
 use forebay_core::Result;
 
 use crate::field::request;
-use crate::quantity::{Bytes, Count, Measure as _, MoneyPerGbMonth, Ratio, Seconds, Unit, lit};
+use crate::quantity::{Bytes, Count, Factor, Measure as _, MoneyPerGbMonth, Seconds, Unit, lit};
 use crate::report::Report;
 use crate::sheet::{Num, Sheet, ceil, item_names, wrong};
 
@@ -19,9 +19,9 @@ request! {
         /// Time between the saves it keeps; every save when not given.
         every: Option<Seconds> = None,
         /// How much smaller a save is here, by compression, deduplication or increments; measure it.
-        reduction: Ratio = lit(1.0),
+        reduction: Factor = lit(1.0),
         /// Copies, or the overhead of erasure coding.
-        copies: Ratio = lit(1.0),
+        copies: Factor = lit(1.0),
         /// Room that is there.
         capacity: Option<Bytes> = None,
         /// Price of holding it; no cost is given without one.

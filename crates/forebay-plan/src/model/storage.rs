@@ -4,7 +4,7 @@ use forebay_core::Result;
 
 use crate::field::request;
 use crate::hardware::{NVME_QUEUE_COMMANDS_MAX, NVME_QUEUES_MAX, PARALLEL_FS_LATENCY_S};
-use crate::quantity::{Bytes, BytesPerSecond, Count, PerSecond, Ratio, Seconds, lit};
+use crate::quantity::{Bytes, BytesPerSecond, Count, Factor, PerSecond, Ratio, Seconds, lit};
 use crate::report::Report;
 use crate::sheet::{Num, Sheet, ceil, wrong};
 use crate::source;
@@ -49,7 +49,7 @@ request! {
         /// Capacity of one NVMe drive.
         drive_capacity: Bytes = lit(3.84e12),
         /// Drive writes per day it is made for.
-        drive_dwpd: Ratio = lit(1.0),
+        drive_dwpd: Factor = lit(1.0),
         /// Drives of each node.
         drives_per_node: Count = lit(8.0),
         /// Nodes with drives; asks for their wear.
@@ -234,7 +234,7 @@ fn wear(sheet: &mut Sheet, request: &Request) -> Result<()> {
     let writes = size.v * SECONDS_PER_DAY / interval.v / total;
     let formula = "checkpoint_size x saves per day / (nodes x drives_per_node x drive_capacity)";
     let inputs = [size, interval, nodes, per_node, capacity];
-    let writes = sheet.ratio("drive_writes_per_day", writes, formula, &inputs)?;
+    let writes = sheet.factor("drive_writes_per_day", writes, formula, &inputs)?;
     let share = writes.v / rated.v;
     let formula = "drive_writes_per_day / drive_dwpd";
     let share = sheet.ratio("wear", share, formula, &[writes, rated])?;

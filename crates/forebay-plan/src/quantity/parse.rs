@@ -146,7 +146,8 @@ impl Unit {
                 let prefix = PER_SECOND.iter().find_map(|ending| suffix.strip_suffix(ending));
                 count(prefix.unwrap_or(suffix).trim_end())
             }
-            Self::Ratio => find(&[("", 1.0), ("%", 0.01), ("x", 1.0)], suffix),
+            Self::Ratio => find(&[("", 1.0), ("%", 0.01)], suffix),
+            Self::Factor => find(&[("", 1.0), ("x", 1.0)], suffix),
         }
     }
 }
@@ -317,7 +318,7 @@ mod tests {
             (Unit::PerSecond, "100k tok/s", 1e5),
             (Unit::PerSecond, "5500/s", 5500.0),
             (Unit::Ratio, "40%", 0.4),
-            (Unit::Ratio, "2.5x", 2.5),
+            (Unit::Factor, "2.5x", 2.5),
         ] {
             close(unit, text, expected);
         }

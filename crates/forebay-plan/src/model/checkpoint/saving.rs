@@ -53,7 +53,7 @@ pub(super) fn saving(sheet: &mut Sheet, request: &Request, sizes: &Sizes) -> Res
     let speedup = gds.v / bounce.v;
     sheet
         .from(source::GDS)
-        .ratio("gds_speedup", speedup, "gds_rate / bounce_rate", &inputs)?;
+        .factor("gds_speedup", speedup, "gds_rate / bounce_rate", &inputs)?;
     let path_time = match request.path {
         Path::Gds => gds_time,
         Path::Bounce => bounce_time,
