@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import pickle
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -218,6 +220,98 @@ def test_local_directories_go_with_what_was_in_them(tmp_path: Path) -> None:
     assert not (tmp_path / "d").exists()
     fs.pipe_file(f"{tmp_path}/d", b"now a file")
     assert fs.cat_file(f"{tmp_path}/d") == b"now a file"
+
+
+@pytest.fixture(params=["forebay+file", "forebay"])
+def linked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, str]:
+    """A file system, and the name of a tree in it with links to what must stay."""
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "one").write_bytes(b"1")
+    (tmp_path / "single").write_bytes(b"2")
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    (tmp_path / "tree" / "sub" / "own").write_bytes(b"3")
+    (tmp_path / "tree" / "link").symlink_to("../precious")
+    (tmp_path / "tree" / "sub" / "file").symlink_to(tmp_path / "single")
+    (tmp_path / "tree" / "dangling").symlink_to("nowhere")
+    if request.param == "forebay":
+        return fsspec.filesystem("forebay", url=str(tmp_path)), ""
+    return fsspec.filesystem("forebay+file"), f"{tmp_path}/"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "left"),
+    [
+        ("tree", {"recursive": True}, None),
+        ("tree/", {"recursive": True}, None),
+        ("tree/link", {"recursive": True}, ["dangling", "sub"]),
+        ("tree/link", {}, ["dangling", "sub"]),
+        ("tree/*", {"recursive": True}, ["dangling"]),
+        # By the rules of fsspec, this is the tree itself too.
+        ("tree/**", {"recursive": True}, None),
+        ("tree/**/o*", {"recursive": True}, ["dangling", "link", "sub"]),
+        ("tree", {"recursive": True, "maxdepth": 1}, ["sub"]),
+        ("tree", {"recursive": True, "maxdepth": 2}, None),
+    ],
+)
+def test_links_are_removed_and_not_what_they_point_to(
+    linked: tuple[Any, str],
+    tmp_path: Path,
+    pattern: str,
+    options: dict[str, Any],
+    left: list[str] | None,
+) -> None:
+    fs, base = linked
+    fs.rm(base + pattern, **options)
+    assert (tmp_path / "precious" / "one").read_bytes() == b"1"
+    assert (tmp_path / "single").read_bytes() == b"2"
+    if left is None:
+        assert not (tmp_path / "tree").exists()
+    else:
+        assert sorted(os.listdir(tmp_path / "tree")) == left
+
+
+def test_what_is_not_to_be_removed_is_refused(linked: tuple[Any, str], tmp_path: Path) -> None:
+    fs, base = linked
+    with pytest.raises(IsADirectoryError):
+        fs.rm(f"{base}tree")
+    for missing in ("missing", "missing/*"):
+        with pytest.raises(FileNotFoundError):
+            fs.rm(base + missing, recursive=True)
+    with pytest.raises(ValueError, match="no name"):
+        fs.rm(f"{base}tree/../precious", recursive=True)
+    with pytest.raises(PermissionError):
+        fsspec.filesystem("forebay+file").rm("/", recursive=True)
+    assert (tmp_path / "tree" / "sub" / "own").exists()
+    fs.rm([f"{base}tree", f"{base}tree/sub/own"], recursive=True)
+    assert not (tmp_path / "tree").exists()
+    assert (tmp_path / "precious" / "one").exists()
+
+
+def test_files_of_a_web_server_that_lists_nothing(tmp_path: Path) -> None:
+    (tmp_path / "k").write_bytes(b"content")
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args, directory=str(tmp_path))
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        fs = fsspec.filesystem("forebay+http")
+        base = f"127.0.0.1:{server.server_address[1]}"
+        assert fs.info(f"{base}/k")["size"] == 7
+        assert fs.cat_file(f"{base}/k") == b"content"
+        assert [row["name"] for row in fs.ls(f"{base}/k")] == [f"{base}/k"]
+        for look in (fs.info, fs.ls, fs.cat_file, fs.open, fs.size):
+            with pytest.raises(FileNotFoundError):
+                look(f"{base}/missing")
+        assert not fs.exists(f"{base}/missing")
+        assert not fs.isdir(f"{base}/missing")
+        with pytest.raises(forebay.UnsupportedError):
+            fs.ls(f"{base}")
+        server.shutdown()
 
 
 def test_a_file_that_is_replaced_is_not_read_as_a_mixture(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ of one kind of store; ``forebay://key`` with the option ``url=`` names objects b
 
 Directories are those of object stores: they exist while there is something in them. Files are written
 whole: what is visible is complete, and leaving a ``with`` block by an exception leaves the old content.
+Local links are followed when looking and reading, and never when removing.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +26,17 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from fsspec.utils import isfilelike
 
-from forebay import ForebayError, InvalidInputError, NotFoundError, ObjectMeta, Prefix, Store, Upload, alloc
+from forebay import (
+    ForebayError,
+    InvalidInputError,
+    NotFoundError,
+    ObjectMeta,
+    Prefix,
+    Store,
+    UnsupportedError,
+    Upload,
+    alloc,
+)
 
 # Bytes of one step when whole files are moved: enough for parallel ranges, little enough to hold a few.
 STEP_BYTES = 64 << 20
@@ -103,6 +115,18 @@ class ForebayFileSystem(AbstractFileSystem):
         """List the next level below ``path``; a file lists itself."""
         path = self._strip_protocol(path)
         place = self._locate(path)
+        try:
+            infos = self._level(place)
+        except UnsupportedError:
+            # Most web servers list nothing, but tell what is at a name.
+            infos = [self.info(path)] if place.key else []
+            if not infos or infos[0]["type"] == "directory":
+                raise
+        if not infos and place.key:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return infos if detail else sorted(info["name"] for info in infos)
+
+    def _level(self, place: _Place) -> list[Info]:
         infos: list[Info] = []
         itself: list[Info] = []
         for entry in _rows(place, recursive=False):
@@ -112,10 +136,7 @@ class ForebayFileSystem(AbstractFileSystem):
                 itself.append(self._file_info(place, entry))
             else:
                 infos.append(self._file_info(place, entry))
-        infos = infos or itself
-        if not infos and place.key:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return infos if detail else sorted(info["name"] for info in infos)
+        return infos or itself
 
     def info(self, path: str, **kwargs: Any) -> Info:
         """Tell what is at ``path``: a file, or a directory when there is something below it."""
@@ -126,7 +147,7 @@ class ForebayFileSystem(AbstractFileSystem):
         try:
             return self._file_info(place, place.store.head(place.key))
         except NotFoundError:
-            if next(_rows(place, recursive=True), None) is None:
+            if not _is_anything_below(place):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
             return self._directory_info(path)
 
@@ -284,23 +305,45 @@ class ForebayFileSystem(AbstractFileSystem):
     _rm = rm_file
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Remove files; with ``recursive`` also everything below directories."""
+        """Remove files; with ``recursive`` also everything below directories.
+
+        What a local link points to stays: the link itself is removed.
+        """
         names: list[str] = []
-        roots = self.expand_path(path, recursive=False)
-        for name in roots:
-            if recursive:
+        is_found = False
+        for name in self._removable(path):
+            place = self._locate(name)
+            local = _local_path(place)
+            if local is not None:
+                _remove_local(local, recursive, maxdepth)
+                is_found = True
+            elif recursive:
                 names += self.find(name, maxdepth=maxdepth)
             elif self.info(name)["type"] == "file":
                 names.append(name)
             else:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-        if not names:
+        if not names and not is_found:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         with ThreadPoolExecutor(AT_ONCE) as pool:
             deque(pool.map(self.rm_file, names), maxlen=0)
-        if recursive:
-            for name in roots:
-                _remove_empty_directories(self._locate(name))
+
+    def _removable(self, path: str | list[str]) -> list[str]:
+        """Expand patterns, what is below a name before the name; ``**`` does not go through links."""
+        removable: set[str] = set()
+        for pattern in [path] if isinstance(path, str | os.PathLike) else path:
+            names = self.expand_path(pattern, recursive=False)
+            stripped = self._strip_protocol(pattern)
+            if "**" in stripped:
+                top = stripped[: stripped.index("**")].rpartition("/")[0]
+                names = [name for name in names if not self._is_through_link(name, top)]
+            removable.update(names)
+        return sorted(removable, reverse=True)
+
+    def _is_through_link(self, name: str, top: str) -> bool:
+        between = (directory for directory in _parents(name, top) if directory != top)
+        paths = (_local_path(self._locate(directory)) for directory in between)
+        return any(path is not None and os.path.islink(path) for path in paths)
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Do nothing: directories come with what is in them."""
@@ -497,11 +540,19 @@ def _pour(place: _Place, meta: ObjectMeta, write: Callable[[Any], Any], callback
 
 
 def _rows(place: _Place, recursive: bool) -> Iterator[ObjectMeta | Prefix]:
-    """List what is there; a store whose own directory is missing is as empty as a prefix without objects."""
-    try:
-        yield from place.store.list(place.key, recursive=recursive)
-    except NotFoundError:
-        return
+    """List what is there; a missing directory is as empty as a prefix, and a link to nowhere is nothing."""
+    rows = place.store.list(place.key, recursive=recursive)
+    missing: str | None = None
+    while True:
+        try:
+            yield next(rows)
+        except StopIteration:
+            return
+        except NotFoundError as error:
+            # Listings go on after what they cannot look at; one that says the same again is over.
+            if error.location == missing:
+                return
+            missing = error.location
 
 
 def _parents(name: str, top: str) -> Iterator[str]:
@@ -514,17 +565,50 @@ def _parents(name: str, top: str) -> Iterator[str]:
         directory = directory.rpartition("/")[0]
 
 
-def _remove_empty_directories(place: _Place) -> None:
-    """Remove what is left of a local directory once its files are gone; other stores leave nothing."""
+def _is_anything_below(place: _Place) -> bool:
+    try:
+        return next(_rows(place, recursive=True), None) is not None
+    except UnsupportedError:
+        # A server that cannot be listed has files and no directories.
+        return False
+
+
+def _local_path(place: _Place) -> str | None:
+    """Path of a place in the file system; other stores have none."""
     if not place.store.url.startswith("/"):
-        return
-    for directory, _, _ in os.walk(os.path.join(place.store.url, place.key), topdown=False):
-        try:
-            os.rmdir(directory)
-        except OSError as error:
-            # Not empty, or gone already: both are fine.
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
-                raise
+        return None
+    parts = place.key.split("/") if place.key else []
+    if any(part in ("", ".", "..") for part in parts):
+        raise InvalidInputError(f"'{place.key}' is no name of an object")
+    return os.path.join(place.store.url, *parts)
+
+
+def _remove_local(path: str, recursive: bool, maxdepth: int | None) -> None:
+    """Remove a file, a link, or a directory with what is in it, down to ``maxdepth`` levels."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        os.unlink(path)
+    elif not recursive:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    elif os.path.dirname(path) == path:
+        raise PermissionError(errno.EPERM, "the root of the file system is not removed", path)
+    elif maxdepth is None:
+        shutil.rmtree(path)
+    else:
+        with os.scandir(path) as rows:
+            for row in list(rows):
+                if not row.is_dir(follow_symlinks=False):
+                    os.unlink(row.path)
+                elif maxdepth > 1:
+                    _remove_local(row.path, recursive, maxdepth - 1)
+        _remove_if_empty(path)
+
+
+def _remove_if_empty(path: str) -> None:
+    try:
+        os.rmdir(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
 
 
 class ForebayLocalFileSystem(ForebayFileSystem):
