@@ -14,6 +14,7 @@
 //! - `view`: memory of other Python objects, borrowed by the same protocol;
 //! - `errors`: one exception class per error kind;
 //! - `copy`: copies between stores;
+//! - `settings`, `log`: what arguments and the environment say;
 //! - `store`, `listing`, `upload`, `rows`, `ledger`: the other classes.
 
 use pyo3::prelude::*;
@@ -25,6 +26,7 @@ mod ffi;
 mod fork;
 mod ledger;
 mod listing;
+mod log;
 mod process;
 mod rows;
 mod settings;

@@ -17,6 +17,7 @@ use pyo3::types::PyDict;
 use tokio::runtime::Runtime;
 
 use crate::errors;
+use crate::log;
 use crate::settings;
 
 /// Most threads of the runtime. They only move bodies from sockets to buffers (disks have threads of their own), and on a node with
@@ -57,6 +58,7 @@ impl Process {
     }
 
     fn start(is_forked: bool) -> Result<Self> {
+        log::start()?;
         let (config, pages) = settings::resolve()?;
         // Started once per process, and better now than while some thread forks.
         SystemClock.now();

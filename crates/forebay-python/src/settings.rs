@@ -1,4 +1,7 @@
 //! Settings of the process: arguments of `configure` before environment variables before defaults.
+//!
+//! The configuration file is the command line's and is not read here. Bounds are those of [`Limits::BOUNDS`], as on the command line; arguments are
+//! held to them at once, variables when the process begins to work.
 
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
@@ -71,14 +74,14 @@ pub(crate) fn configure(
         return Err(raise(error));
     }
     let given = Wishes {
-        buffer_memory: buffer_memory
-            .map(SizeArgument::parse)
-            .transpose()
-            .map_err(raise)?,
+        buffer_memory: checked_size(buffer_memory, "buffer_bytes_max", "buffer_memory").map_err(raise)?,
         engine: engine.map(EngineChoice::from_str).transpose().map_err(raise)?,
         huge_pages,
-        concurrency,
-        part_size: part_size.map(SizeArgument::parse).transpose().map_err(raise)?,
+        concurrency: concurrency
+            .map(|count| checked(count, "store_requests_max", "concurrency"))
+            .transpose()
+            .map_err(raise)?,
+        part_size: checked_size(part_size, "part_bytes", "part_size").map_err(raise)?,
     };
     let mut wishes = WISHES.lock().unwrap_or_else(PoisonError::into_inner);
     *wishes = Wishes {
@@ -96,20 +99,20 @@ pub(crate) fn resolve() -> Result<(DiskConfig, Pages)> {
     let wishes = WISHES.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut limits = Limits::default();
     if let Some(size) = wishes.buffer_memory.or(variable(env::BUFFER_MEMORY)?) {
-        limits.buffer_bytes_max = at_least_one(size.0, "buffer memory")?;
+        limits.buffer_bytes_max = checked(size.0, "buffer_bytes_max", env::BUFFER_MEMORY.name)?;
     }
     if let Some(count) = wishes.concurrency.or(variable(env::CONCURRENCY)?) {
-        limits.store_requests_max = at_least_one(count, "concurrency")?;
+        limits.store_requests_max = checked(count, "store_requests_max", env::CONCURRENCY.name)?;
     }
     if let Some(size) = wishes.part_size.or(variable(env::PART_SIZE)?) {
-        limits.part_bytes = at_least_one(size.0, "part size")?;
+        limits.part_bytes = checked(size.0, "part_bytes", env::PART_SIZE.name)?;
     }
     let engine = wishes.engine.or(variable(env::ENGINE)?).unwrap_or_default();
-    let pages = if wishes.huge_pages.unwrap_or_else(|| env::HUGE_PAGES.is_on()) {
-        Pages::Huge
-    } else {
-        Pages::Small
+    let huge_pages = match wishes.huge_pages {
+        Some(wanted) => wanted,
+        None => switch(env::HUGE_PAGES)?.unwrap_or(false),
     };
+    let pages = if huge_pages { Pages::Huge } else { Pages::Small };
     let config = DiskConfig {
         limits,
         engine,
@@ -119,23 +122,42 @@ pub(crate) fn resolve() -> Result<(DiskConfig, Pages)> {
     Ok((config, pages))
 }
 
-fn at_least_one<T: PartialEq + From<u8>>(value: T, what: &str) -> Result<T> {
-    if value == T::from(0) {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            "configure",
-            format!("{what} is zero"),
-        ));
+/// The value, when it is within the bounds of a field; errors name the argument or variable it came by.
+fn checked<T: Into<u64> + Copy>(value: T, field: &str, name: &str) -> Result<T> {
+    if let Some(bounds) = Limits::bounds_of(field) {
+        bounds.check(value.into()).map_err(|error| error.at(name))?;
     }
     Ok(value)
+}
+
+fn checked_size(size: Option<SizeArgument>, field: &str, name: &str) -> Result<Option<ByteSize>> {
+    let Some(size) = size else { return Ok(None) };
+    let size = size.parse().map_err(|error| error.at(name))?;
+    checked(size.0, field, name).map(|bytes| Some(ByteSize(bytes)))
+}
+
+/// A variable that is true or false, in the words of the command line.
+pub(crate) fn switch(variable: EnvVar) -> Result<Option<bool>> {
+    let Some(text) = variable.get() else {
+        return Ok(None);
+    };
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(Some(true)),
+        "0" | "false" | "no" | "off" => Ok(Some(false)),
+        _ => Err(refused(variable, &text).with_hint("it must be true or false")),
+    }
 }
 
 fn variable<T: FromStr>(variable: EnvVar) -> Result<Option<T>> {
     let Some(text) = variable.get() else {
         return Ok(None);
     };
-    text.parse().map(Some).map_err(|_| {
-        let message = format!("{} cannot be '{}'", variable.name, text.escape_debug());
-        Error::new(ErrorKind::InvalidInput, "configure", message).with_hint(variable.doc.trim())
-    })
+    text.parse()
+        .map(Some)
+        .map_err(|_| refused(variable, &text).with_hint(variable.doc.trim()))
+}
+
+fn refused(variable: EnvVar, text: &str) -> Error {
+    let message = format!("{} cannot be '{}'", variable.name, text.escape_debug());
+    Error::new(ErrorKind::InvalidInput, "configure", message)
 }
