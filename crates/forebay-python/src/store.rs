@@ -5,12 +5,13 @@
 
 mod choices;
 mod opened;
+mod steps;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Location, PathPolicy, Scheme, env};
-use forebay_io::{Buf, Class};
+use forebay_io::{AlignedBuf, Buf, Class};
 use forebay_store::cache::{CacheConfig, Freshness};
 use forebay_store::{ListOptions, PutMode};
 use pyo3::prelude::*;
@@ -23,6 +24,7 @@ use crate::ledger::PyLedger;
 use crate::listing::PyListing;
 use crate::process::{Inside, Process};
 use crate::rows::{PyObjectMeta, PyProof, PyWriteResult};
+use crate::settings;
 use crate::upload::PyUpload;
 use crate::view::View;
 use crate::wait::wait;
@@ -139,7 +141,8 @@ impl PyStore {
 
     /// Fill ``buffer`` with bytes of an object from ``offset`` on: all of it, or its first ``length`` bytes.
     ///
-    /// A buffer of ``forebay.alloc`` is read into directly; any other costs one copy, which the ledger shows.
+    /// A buffer of ``forebay.alloc`` is read into directly; any other costs one copy, made in steps, which the ledger shows. After an
+    /// error, nothing is known of the buffer's content.
     #[pyo3(signature = (key, buffer, offset=0, length=None, *, version=None))]
     fn read_into(
         &self,
@@ -169,7 +172,7 @@ impl PyStore {
             }
             return Ok(done.ledger.into());
         }
-        let mut view = View::writable(buffer)?;
+        let view = View::writable(buffer)?;
         let len = length.unwrap_or(view.len());
         if len > view.len() {
             let message = format!("buffer of {} bytes for {len} bytes", view.len());
@@ -181,10 +184,8 @@ impl PyStore {
         if len == 0 {
             return Ok(Ledger::default().into());
         }
-        let (buf, mut ledger) = wait(py, opened.process(), opened.read(request(len)))?;
-        view.fill(py, &buf)?;
-        record_copy(&mut ledger, len as u64);
-        Ok(ledger.into())
+        let into = view.pinned().front(len);
+        Ok(wait(py, opened.process(), opened.fill(request(len), into))?.into())
     }
 
     /// Read several objects or parts side by side: keys, or ``(key, offset, length)`` with ``None`` for "to the end".
@@ -215,8 +216,8 @@ impl PyStore {
 
     /// Write an object, whole: readers see the old content or the new. With ``if_absent``, one that exists is an error.
     ///
-    /// A ``Buffer`` or ``MutableBuffer`` is written from where it is; other bytes-like objects cost one copy, which the
-    /// ledger shows.
+    /// A ``Buffer`` or ``MutableBuffer`` is written from where it is; other bytes-like objects cost one copy, made in steps, which
+    /// the ledger shows.
     #[pyo3(signature = (key, data, if_absent=false))]
     fn write(
         &self,
@@ -227,12 +228,14 @@ impl PyStore {
     ) -> PyResult<PyWriteResult> {
         let key = parse_key(py, key)?;
         let opened = self.opened(py)?;
-        let (buf, is_copied) = bytes_of(data, opened.process())?;
-        let len = buf.len() as u64;
-        let mut done = wait(py, opened.process(), opened.write(key, buf, put_mode(if_absent)))?;
-        if is_copied {
-            record_copy(&mut done.ledger, len);
-        }
+        let mode = put_mode(if_absent);
+        let done = match own_bytes(data)? {
+            Some(buf) => wait(py, opened.process(), opened.write(key, buf, mode))?,
+            None => {
+                let view = View::readable(data)?;
+                wait(py, opened.process(), opened.write_from(key, view.pinned(), mode))?
+            }
+        };
         Ok(done.into())
     }
 
@@ -391,7 +394,7 @@ fn cache_of(
     };
     let Some(text) = text else { return Ok(None) };
     let mut config = CacheConfig::parse(&text, base)?;
-    if immutable || env::CACHE_IMMUTABLE.is_on() {
+    if immutable || settings::switch(env::CACHE_IMMUTABLE)?.unwrap_or(false) {
         config.freshness = Freshness::Immutable;
     }
     Ok(Some(config))
@@ -411,14 +414,19 @@ fn class_of(name: &str) -> Result<Class, Error> {
 
 /// The bytes of an argument, shared where they are ours, and whether they had to be copied.
 pub(crate) fn bytes_of(data: &Bound<'_, PyAny>, process: &Process) -> PyResult<(Buf, bool)> {
-    if let Some(shared) = buffer::shared_bytes(data) {
-        return Ok((shared, false));
-    }
-    if let Some(taken) = buffer::take(data, "write")? {
-        return Ok((taken.freeze(), false));
+    if let Some(own) = own_bytes(data)? {
+        return Ok((own, false));
     }
     let copy = View::readable(data)?.copy(data.py(), process)?;
     Ok((copy.freeze(), true))
+}
+
+/// The bytes of an argument, where they are in memory of ours.
+fn own_bytes(data: &Bound<'_, PyAny>) -> PyResult<Option<Buf>> {
+    if let Some(shared) = buffer::shared_bytes(data) {
+        return Ok(Some(shared));
+    }
+    Ok(buffer::take(data, "write")?.map(AlignedBuf::freeze))
 }
 
 /// Account for a copy made at the border to Python, on the path the bytes took.

@@ -1,12 +1,12 @@
 //! Memory of other Python objects: bytes, bytearray, memoryview, numpy arrays, CPU tensors.
 //!
-//! A [`View`] borrows contiguous bytes by the buffer protocol; the exporter keeps them where they are until the view is dropped. Copies in and
-//! out run without the interpreter lock and on raw pointers: other threads may change the memory meanwhile, which can tear the
-//! bytes but nothing of ours.
+//! A [`View`] borrows contiguous bytes by the buffer protocol; the exporter keeps them where they are until the view is dropped. A [`Pinned`]
+//! is the right to copy from or to them without the interpreter lock, and ends with the view. Copies run on raw pointers: other threads
+//! may change the memory meanwhile, which can tear the bytes but nothing of ours.
 
 use std::marker::PhantomData;
 
-use forebay_core::{Error, ErrorKind};
+use forebay_core::{Error, ErrorKind, Result};
 use forebay_io::AlignedBuf;
 use pyo3::prelude::*;
 
@@ -33,6 +33,68 @@ impl Address {
     fn get(self) -> *mut u8 {
         self.0
     }
+}
+
+/// The memory of a view, for code that runs without the interpreter lock.
+#[derive(Clone, Copy)]
+pub(crate) struct Pinned<'view> {
+    address: Address,
+    len: usize,
+    is_writable: bool,
+    view: PhantomData<&'view ()>,
+}
+
+impl Pinned<'_> {
+    /// Bytes in it.
+    pub(crate) fn len(self) -> usize {
+        self.len
+    }
+
+    /// The first `len` bytes of it, or all when it has not as many.
+    pub(crate) fn front(self, len: usize) -> Self {
+        let len = len.min(self.len);
+        Self { len, ..self }
+    }
+
+    /// Fill all of `into` with the bytes from `at` on.
+    pub(crate) fn copy_out(self, at: usize, into: &mut [u8]) -> Result<()> {
+        self.check(at, into.len())?;
+        if !into.is_empty() {
+            // SAFETY: checked to lie within the bytes that the view pins, and the view outlives this; `into` is memory of ours, elsewhere.
+            unsafe {
+                let from = self.address.get().add(at);
+                std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// Put `bytes` there from `at` on.
+    pub(crate) fn copy_in(self, at: usize, bytes: &[u8]) -> Result<()> {
+        self.check(at, bytes.len())?;
+        if !self.is_writable {
+            return Err(internal("the caller's buffer is read-only"));
+        }
+        if !bytes.is_empty() {
+            // SAFETY: checked to lie within the writable bytes that the view pins, and the view outlives this; `bytes` are ours, elsewhere.
+            unsafe {
+                let to = self.address.get().add(at);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            }
+        }
+        Ok(())
+    }
+
+    fn check(self, at: usize, len: usize) -> Result<()> {
+        match at.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(internal("more bytes than the caller's buffer has")),
+        }
+    }
+}
+
+fn internal(message: &str) -> Error {
+    Error::new(ErrorKind::Internal, "copy", message)
 }
 
 impl<'py> View<'py> {
@@ -73,38 +135,32 @@ impl<'py> View<'py> {
         unsafe { std::slice::from_raw_parts(self.raw.buf.cast(), self.len()) }
     }
 
+    /// The memory, for as long as the view is there.
+    pub(crate) fn pinned(&self) -> Pinned<'_> {
+        Pinned {
+            address: Address(self.raw.buf.cast()),
+            len: self.len(),
+            is_writable: self.raw.readonly == 0,
+            view: PhantomData,
+        }
+    }
+
     /// A page-aligned copy, made without the interpreter lock.
     pub(crate) fn copy(&self, py: Python<'py>, process: &Process) -> PyResult<AlignedBuf> {
-        let (from, len) = (Address(self.raw.buf.cast()), self.len());
+        let from = self.pinned();
         let copied = py.detach(move || {
-            let mut buf = process.own_buf(len)?;
-            if len > 0 {
-                // SAFETY: the view pins `len` bytes at `from` until it is dropped, after this; `buf` has `len` bytes of its own.
-                unsafe { std::ptr::copy_nonoverlapping(from.get(), buf.as_mut_ptr(), len) };
-            }
+            let mut buf = process.own_buf(from.len())?;
+            from.copy_out(0, &mut buf)?;
             Ok::<_, Error>(buf)
         });
         copied.map_err(|error| errors::raise(py, &error))
     }
 
     /// Fill the front from `bytes`, without the interpreter lock.
-    pub(crate) fn fill(&mut self, py: Python<'py>, bytes: &[u8]) -> PyResult<()> {
-        if self.raw.readonly != 0 || bytes.len() > self.len() {
-            let error = Error::new(
-                ErrorKind::Internal,
-                "read",
-                "more bytes than the caller's buffer takes",
-            );
-            return Err(errors::raise(py, &error));
-        }
-        let to = Address(self.raw.buf.cast());
-        if !bytes.is_empty() {
-            py.detach(move || {
-                // SAFETY: the view pins at least `bytes.len()` writable bytes at `to`; `bytes` is memory of ours, elsewhere.
-                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.get(), bytes.len()) };
-            });
-        }
-        Ok(())
+    pub(crate) fn fill(&self, py: Python<'py>, bytes: &[u8]) -> PyResult<()> {
+        let to = self.pinned();
+        py.detach(move || to.copy_in(0, bytes))
+            .map_err(|error| errors::raise(py, &error))
     }
 }
 

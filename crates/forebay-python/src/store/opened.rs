@@ -13,7 +13,9 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::OnceCell;
 
 use super::choices::Choices;
+use super::{record_copy, steps};
 use crate::process::Process;
+use crate::view::Pinned;
 
 /// Parts from which on an object is written in parts side by side: below, the two requests more that it takes do not pay.
 const PARTS_MIN: u64 = 3;
@@ -146,6 +148,14 @@ impl Opened {
             .await
     }
 
+    /// Read into memory of others, as many bytes as it has.
+    pub(crate) async fn fill(&self, request: Request, into: Pinned<'_>) -> Result<Ledger> {
+        let (store, key) = self.locate(request.key).await?;
+        let span = Span::at(request.offset, into.len() as u64)?;
+        let options = self.read_options(request.version);
+        steps::fill(&*store, &key, span, into, options, self.process).await
+    }
+
     /// Read side by side, within the bound of requests to one store.
     pub(crate) async fn read_many(&self, requests: Vec<Request>) -> Result<Vec<(Buf, Ledger)>> {
         let at_once = self.context.limits().store_requests_max as usize;
@@ -160,12 +170,38 @@ impl Opened {
         let (store, key) = self.locate(key).await?;
         let options = self.put_options(mode, Some(buf.len() as u64));
         let is_remote = !matches!(self.location.scheme(), Scheme::File | Scheme::Mem);
-        if is_remote && buf.len() as u64 >= PARTS_MIN.saturating_mul(self.context.limits().part_bytes) {
+        if is_remote && self.is_large(buf.len()) {
             return store
                 .upload_all(&key, &options, &self.context, parts_of(buf))
                 .await;
         }
         store.put(&key, Body::from(buf), &options).await
+    }
+
+    /// Write an object from memory of others.
+    pub(crate) async fn write_from(&self, key: Key, from: Pinned<'_>, mode: PutMode) -> Result<PutDone> {
+        let (store, key) = self.locate(key).await?;
+        let len = from.len();
+        let options = self.put_options(mode, Some(len as u64));
+        // Objects in memory keep what they are made of, so that must not be the pool's, and cannot be less than all of it.
+        let is_memory = self.location.scheme() == Scheme::Mem;
+        if self.is_large(len) && !is_memory {
+            return steps::send(&*store, &key, from, &options, self.process).await;
+        }
+        let buf = if is_memory {
+            self.process.own_buf(len)?
+        } else {
+            self.process.result_buf(len)?
+        };
+        let copy = steps::copied(from, 0, len, buf)?;
+        let mut done = store.put(&key, Body::from(copy), &options).await?;
+        record_copy(&mut done.ledger, len as u64);
+        Ok(done)
+    }
+
+    /// True where writing in parts pays.
+    fn is_large(&self, len: usize) -> bool {
+        len as u64 >= PARTS_MIN.saturating_mul(self.context.limits().part_bytes)
     }
 
     pub(crate) async fn upload(
