@@ -1,17 +1,25 @@
 //! The function `copy` and its result.
+//!
+//! [`plan`] decides what goes where, the copier of `forebay-store` does the work, and [`progress`] counts it for the callback, which the waiting
+//! thread calls.
+
+mod plan;
+mod progress;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_core::{Error, ErrorKind, Key, Location, Result};
-use forebay_store::copy::{Copier, CopyOptions, CopyReport, Verify};
-use forebay_store::{Context, PutMode, Store, open, open_object};
+use forebay_core::{Error, ErrorKind, Key, Result};
+use forebay_store::copy::{Copier, CopyOptions, CopyReport, Progress, Silent, Verify};
+use forebay_store::{Context, PutMode};
 use pyo3::prelude::*;
 
 use crate::errors;
 use crate::ledger::PyLedger;
 use crate::process::Process;
-use crate::wait::wait;
+use crate::wait::{wait, wait_telling};
+use plan::{Target, What, plan};
+use progress::Counted;
 
 /// What a copy did.
 #[pyclass(name = "CopyResult", module = "forebay", frozen, get_all)]
@@ -62,14 +70,19 @@ impl PyCopyResult {
 
 /// Copy an object from one URL to another, or with ``recursive`` everything below a prefix: in parallel, resumable, verified.
 ///
+/// As with ``forebay cp``, a destination that ends with a slash, that is a whole store or a local directory that exists is copied into, under the
+/// source's last name; any other is the new name.
+///
 /// Args:
 ///     source: URL of the object or prefix
 ///     destination: URL of the copy
-///     recursive: copy everything below ``source`` to the same names below ``destination``
+///     recursive: copy everything below ``source``
 ///     verify: ``"auto"`` (by the store where it is shown to check, else by reading back), ``"read_back"`` or ``"none"``
 ///     if_absent: an object that exists at the destination is an error
+///     progress: called with ``(bytes_done, bytes_total, objects_done)`` up to ten times a second and at the end, by the thread that
+///         called ``copy``; the total grows while the source is listed. What it raises stops the copy
 #[pyfunction]
-#[pyo3(signature = (source, destination, *, recursive=false, verify="auto", if_absent=false))]
+#[pyo3(signature = (source, destination, *, recursive=false, verify="auto", if_absent=false, progress=None))]
 pub(crate) fn copy(
     py: Python<'_>,
     source: PathBuf,
@@ -77,11 +90,12 @@ pub(crate) fn copy(
     recursive: bool,
     verify: &str,
     if_absent: bool,
+    progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyCopyResult> {
     let raise = |error: Error| errors::raise(py, &error);
     let base = std::env::current_dir().map_err(|error| raise(Error::from_io("copy", error)))?;
-    let locate = |path: PathBuf| Location::parse_os(&path.into_os_string(), &base).map_err(raise);
-    let (from, to) = (locate(source)?, locate(destination)?);
+    let from = Target::parse(source, &base).map_err(raise)?;
+    let to = Target::parse(destination, &base).map_err(raise)?;
     let options = CopyOptions {
         verify: verify_of(verify).map_err(raise)?,
         mode: if if_absent {
@@ -92,28 +106,33 @@ pub(crate) fn copy(
         ..CopyOptions::default()
     };
     let process = Process::get(py)?;
-    let report = wait(py, process, run(from, to, recursive, options, process.context()))?;
+    let run = |progress| run(&from, &to, recursive, options, progress, process.context());
+    let report = match progress {
+        None => wait(py, process, run(Arc::new(Silent)))?,
+        Some(told) => {
+            let counted = Arc::new(Counted::default());
+            let tell = || told.call1(counted.now()).map(drop);
+            wait_telling(py, process, run(Arc::clone(&counted) as Arc<dyn Progress>), tell)?
+        }
+    };
     Ok(report.into())
 }
 
 async fn run(
-    from: Location,
-    to: Location,
+    from: &Target,
+    to: &Target,
     recursive: bool,
     options: CopyOptions,
+    progress: Arc<dyn Progress>,
     context: &Context,
 ) -> Result<CopyReport> {
-    let report = if recursive {
-        let (source, destination) = (open(&from, context).await?, open(&to, context).await?);
-        copier(source, destination, options, context)
-            .tree(&Key::ROOT, &Key::ROOT)
-            .await?
-    } else {
-        let (source, from) = open_object(&from, context).await?;
-        let (destination, to) = open_object(&to, context).await?;
-        copier(source, destination, options, context)
-            .objects(vec![(from, to)])
-            .await?
+    let plan = plan(from, to, recursive, context).await?;
+    let copier = Copier::new(plan.source, plan.destination, context)
+        .with_options(options)
+        .with_progress(progress);
+    let report = match plan.what {
+        What::Object(meta, name) => copier.known(vec![(meta, name)]).await?,
+        What::Tree(below) => copier.tree(&Key::ROOT, &below).await?,
     };
     let failed = report.objects_failed;
     match report.failures.into_iter().next() {
@@ -132,19 +151,11 @@ async fn run(
     }
 }
 
-fn copier(
-    source: Arc<dyn Store>,
-    destination: Arc<dyn Store>,
-    options: CopyOptions,
-    context: &Context,
-) -> Copier {
-    Copier::new(source, destination, context).with_options(options)
-}
-
 fn verify_of(name: &str) -> Result<Verify> {
     match name {
         "auto" => Ok(Verify::Auto),
-        "read_back" => Ok(Verify::ReadBack),
+        // As it is written on the command line, too.
+        "read_back" | "read-back" | "readback" => Ok(Verify::ReadBack),
         "none" => Ok(Verify::None),
         _ => Err(Error::new(
             ErrorKind::InvalidInput,

@@ -1,7 +1,7 @@
 # Types of the extension module. `stubtest` compares them with what it really has.
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict, final, overload
 
@@ -283,6 +283,7 @@ class Upload:
 
 @final
 class Store:
+    # Without `cache`, FOREBAY_CACHE says it for stores that are not on this machine; "" is no cache at all.
     def __new__(
         cls,
         url: str | os.PathLike[str],
@@ -340,7 +341,8 @@ def copy(
     destination: str | os.PathLike[str],
     *,
     recursive: bool = False,
-    verify: Literal["auto", "read_back", "none"] = "auto",
+    verify: Literal["auto", "read_back", "read-back", "none"] = "auto",
     if_absent: bool = False,
+    progress: Callable[[int, int, int], object] | None = None,
 ) -> CopyResult: ...
 def engine() -> _EngineDict: ...
