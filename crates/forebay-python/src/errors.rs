@@ -34,10 +34,16 @@ pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let mut classes = Vec::with_capacity(ErrorKind::ALL.len());
     for kind in ErrorKind::ALL {
         let mut bases = vec![base.clone()];
-        bases.extend(builtin(py, *kind).map(|(builtin, _)| builtin));
+        let natural = builtin(py, *kind);
+        let errno = natural.as_ref().and_then(|(_, errno)| *errno);
+        bases.extend(natural.map(|(natural, _)| natural));
         let doc = format!("{}.", capitalized(kind.name()));
         let class = class(py, kind.python_class(), &bases, &doc)?;
         class.setattr("kind", slug(*kind))?;
+        if let Some(errno) = errno {
+            // On the class and not on instances, where it lies outside the attributes that pickling keeps.
+            class.setattr("errno", errno)?;
+        }
         module.add(kind.python_class(), &class)?;
         classes.push(class.unbind());
     }
@@ -65,9 +71,6 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     instance.setattr("op", error.op())?;
     instance.setattr("location", error.location())?;
     instance.setattr("hint", error.hint())?;
-    if let Some((_, Some(errno))) = builtin(py, error.kind()) {
-        instance.setattr("errno", errno)?;
-    }
     Ok(PyErr::from_value(instance))
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import os
 import pickle
 from pathlib import Path
@@ -88,6 +89,11 @@ def test_errors_cross_processes(tmp_path: Path) -> None:
     assert type(again) is forebay.NotFoundError
     assert str(again) == str(caught.value)
     assert (again.kind, again.op, again.location) == ("not_found", caught.value.op, caught.value.location)
+    assert again.errno == caught.value.errno == errno.ENOENT
+    for name, number in [("OutOfSpaceError", errno.ENOSPC), ("ForebayIOError", errno.EIO)]:
+        made = getattr(forebay, name)("text")
+        assert pickle.loads(pickle.dumps(made)).errno == number
+        assert str(made) == "text"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
