@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
-# State of probes must not go to the home of whoever runs the tests.
-os.environ.setdefault(
-    "FOREBAY_STATE_DIR", os.path.join(os.environ.get("TMPDIR", "/tmp"), f"fb-{os.getpid()}")
-)
+if "FOREBAY_STATE_DIR" not in os.environ:
+    # State of probes must not go to the home of whoever runs the tests. Forked children leave it alone.
+    state = tempfile.mkdtemp(prefix="forebay-tests-")
+    os.environ["FOREBAY_STATE_DIR"] = state
+    owner = os.getpid()
+    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(state, ignore_errors=True))
 
 Script = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -35,6 +35,8 @@ def test_a_forked_child_works(tmp_path: Path, script: object) -> None:
                 store.read_into("k", mutable)
             except forebay.UnsupportedError as error:
                 assert "another process" in str(error)
+            else:
+                raise AssertionError("a buffer of the parent was read into")
             del kept, part, mutable
             gc.collect()
             grandchild = os.fork()
@@ -51,6 +53,44 @@ def test_a_forked_child_works(tmp_path: Path, script: object) -> None:
         assert mutable.tobytes() == b"parent"
     """
     script(source, str(tmp_path))  # type: ignore[operator]
+
+
+def test_a_forked_child_works_with_a_server(s3_prefix: str, script: object) -> None:
+    # Connections of the parent are open when it forks; neither side may write on the other's.
+    source = """
+        import os, sys, threading, forebay
+        store = forebay.Store(sys.argv[1])
+        content = bytes(range(256)) * (40 << 12)
+        store.write("k", content)
+        stop = threading.Event()
+        def work():
+            while not stop.is_set():
+                assert store.read("k") == content
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for turn in range(3):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    assert store.read("k") == content
+                    store.write(f"child-{turn}", content)
+                    target = bytearray(len(content))
+                    store.read_into(f"child-{turn}", target)
+                    assert target == content
+                    assert f"child-{turn}" in [row.key for row in store.list()]
+                    forebay.copy(f"{sys.argv[1]}/k", f"{sys.argv[1]}/copy-{turn}")
+                    store.delete(f"child-{turn}")
+                    os._exit(0)
+                finally:
+                    os._exit(3)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert [row.key for row in store.list()] == ["copy-0", "copy-1", "copy-2", "k"]
+    """
+    script(source, f"s3://{s3_prefix}/fork")  # type: ignore[operator]
 
 
 def test_forks_in_the_middle_of_reads(tmp_path: Path, script: object) -> None:
@@ -285,9 +325,19 @@ def test_no_optional_package_is_needed(tmp_path: Path, script: object) -> None:
     script(source, str(tmp_path))  # type: ignore[operator]
 
 
-def test_other_threads_run_during_reads(tmp_path: Path) -> None:
-    store = forebay.Store(tmp_path)
-    store.write("k", b"x" * (1 << 20))
+@pytest.mark.parametrize("call", ["read", "read_into", "write", "list", "copy"])
+def test_other_threads_run_during(call: str, tmp_path: Path) -> None:
+    store = forebay.Store(tmp_path / "store")
+    content = b"x" * (1 << 20)
+    store.write("k", content)
+    target = bytearray(len(content))
+    work = {
+        "read": lambda: store.read("k"),
+        "read_into": lambda: store.read_into("k", target),
+        "write": lambda: store.write("w", content),
+        "list": lambda: list(store.list()),
+        "copy": lambda: forebay.copy(tmp_path / "store" / "k", tmp_path / "copy"),
+    }[call]
     stop = threading.Event()
     turns = 0
 
@@ -299,15 +349,15 @@ def test_other_threads_run_during_reads(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=count)
     switch = sys.getswitchinterval()
-    # Nobody is made to yield any more: the other thread runs only when a read releases the lock.
+    # Nobody is made to yield any more: the other thread runs only when the call releases the lock.
     sys.setswitchinterval(1000)
     try:
         thread.start()
         before = turns
-        reads = 0
-        while turns == before and reads < 10_000:
-            store.read("k")
-            reads += 1
+        calls = 0
+        while turns == before and calls < 10_000:
+            work()
+            calls += 1
         assert turns > before
     finally:
         sys.setswitchinterval(switch)
