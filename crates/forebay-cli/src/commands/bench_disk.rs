@@ -321,6 +321,7 @@ fn print(report: &Report, app: &App) -> Printed {
         ByteSize(report.memory_peak_bytes),
         ByteSize(report.buffer_peak_bytes)
     ))?;
+    printer.data("")?;
     for line in report.ledger.to_string().lines() {
         printer.data(line)?;
     }

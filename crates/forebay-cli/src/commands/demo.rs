@@ -1,8 +1,8 @@
 //! `forebay demo`: the main job on a local directory, without server, GPU or Python.
 //!
 //! Data is written through the engine, read back and compared with the checksums made while writing, copied to a second store and verified there.
-//! The disk's own limit is measured in between, by plain blocking calls that share no code with the engine, so that each row of the table can
-//! say how much of it was reached.
+//! What plain blocking calls reach is measured in between, by code that shares nothing with the engine, so that each row of the table can be
+//! compared with it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -168,7 +168,7 @@ impl Demo<'_> {
             order: Order::Sequential,
         };
         let stop = self.app.cancel();
-        self.bar.stage("the limit", 3 * shape.file_bytes);
+        self.bar.stage("plain calls", 3 * shape.file_bytes);
         let limit = tokio::task::block_in_place(|| {
             let write = raw::write(&path, &shape, stop)?;
             self.bar.add(shape.file_bytes);
@@ -326,7 +326,7 @@ fn print(report: &Report, app: &App) -> Printed {
     if printer.is_json() {
         return printer.json(report);
     }
-    let mut table = Table::new(&["step", ">rate", ">disk's limit", ">share", ">CPU s/GB", "checked"]);
+    let mut table = Table::new(&["step", ">rate", ">plain calls", ">ratio", ">CPU s/GB", "checked"]);
     for step in &report.steps {
         table.row([
             step.name.to_owned(),

@@ -26,7 +26,8 @@ fn the_demo_writes_reads_copies_and_cleans_up() {
     assert_eq!(sandbox.names("."), [""; 0]);
     let out = sandbox.run(["demo", "--size", "8MiB"]).exits(0).out;
     for words in [
-        "share",
+        "plain calls",
+        "ratio",
         "CPU s/GB",
         "write, durable",
         "read back",

@@ -223,7 +223,7 @@ fn what_was_read_once_comes_from_the_cache() {
     assert_eq!((from_disk, fetched_again, corrupt), (fetched - 1, 1, 1));
     assert_eq!(cat(), [fetched, 0, 0], "the block is mended");
 
-    // A new version is noticed, unless somebody promised that there is none.
+    // A new version is noticed.
     sandbox.file("large", 10);
     sandbox.run(["rm", &object]).exits(0);
     sandbox.run(["cp", "large", &object]).exits(0);
