@@ -30,6 +30,8 @@ cargo xtask venv [OPTIONS]       make .venv and install the wheel of this checko
     --release           build the wheel optimised
     --torch             add torch
 cargo xtask bench [ARGS...]      run bench/run.py from .venv, with a release wheel
+cargo xtask fuzz [TARGET...]     fuzz the parsers, or those named
+    --seconds COUNT     time for each (60)
 ";
 
 /// One invocation.
@@ -41,6 +43,7 @@ pub(crate) enum Command {
     Servers(ServersOptions),
     Venv(VenvOptions),
     Bench(BenchOptions),
+    Fuzz(FuzzOptions),
     BoundExec(BoundExec),
 }
 
@@ -78,6 +81,13 @@ pub(crate) struct BenchOptions {
     pub(crate) args: Vec<OsString>,
 }
 
+/// Options of `cargo xtask fuzz`.
+#[derive(Debug)]
+pub(crate) struct FuzzOptions {
+    pub(crate) targets: Vec<String>,
+    pub(crate) seconds: u32,
+}
+
 /// Parses a whole command line, program name first.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command> {
     let mut parser = Parser::from_iter(args);
@@ -102,6 +112,7 @@ fn parse_command(name: &str, parser: &mut Parser) -> Result<Command> {
         "bench" => Ok(Command::Bench(BenchOptions {
             args: parser.raw_args()?.collect(),
         })),
+        "fuzz" => parse_fuzz(parser),
         BOUND_EXEC => parse_bound_exec(parser),
         other => Err(anyhow!("unknown command `{other}`; see `cargo xtask --help`")),
     }
@@ -156,6 +167,22 @@ fn parse_venv(parser: &mut Parser) -> Result<Command> {
         }
     }
     Ok(Command::Venv(options))
+}
+
+fn parse_fuzz(parser: &mut Parser) -> Result<Command> {
+    let mut options = FuzzOptions {
+        targets: Vec::new(),
+        seconds: 60,
+    };
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Arg::Short('h') | Arg::Long("help") => return Ok(Command::Help),
+            Arg::Long("seconds") => options.seconds = parser.value()?.parse()?,
+            Arg::Value(name) => options.targets.push(name.string()?),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    Ok(Command::Fuzz(options))
 }
 
 fn parse_bound_exec(parser: &mut Parser) -> Result<Command> {

@@ -7,6 +7,7 @@
 //! | `servers` | [`servers`] | one S3 server in the foreground, for developers and benchmarks    |
 //! | `venv`    | [`venv`]    | the Python environment, with the wheel of this checkout           |
 //! | `bench`   | [`mod@bench`] | the benchmarks in `bench/`, from that environment                 |
+//! | `fuzz`    | [`fuzz`]    | the fuzz targets in `fuzz/`, with coverage                        |
 //!
 //! [`args`] parses the command line into plain structs, [`workspace`] knows where things are, [`run`] starts child
 //! processes and stops them on Ctrl-C, [`tools`] installs what a bare machine lacks into the cache folder.
@@ -24,6 +25,7 @@
 mod args;
 mod bench;
 mod env;
+mod fuzz;
 mod run;
 mod servers;
 mod test;
@@ -68,6 +70,7 @@ fn dispatch() -> Result<ExitCode> {
         Command::Servers(options) => servers::run_foreground(&runner, &options)?,
         Command::Venv(options) => venv::run(&runner, &options)?,
         Command::Bench(options) => bench::run(&runner, &options)?,
+        Command::Fuzz(options) => fuzz::run(&runner, &options)?,
         Command::Help | Command::BoundExec(_) => true,
     };
     Ok(if passed {

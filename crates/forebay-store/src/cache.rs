@@ -395,3 +395,9 @@ impl Upload for CacheUpload {
         self.inner.abort().await
     }
 }
+
+/// For the fuzz target.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    format::fuzz(bytes);
+}

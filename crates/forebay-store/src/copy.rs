@@ -308,3 +308,9 @@ pub async fn is_tree_unfinished(source: &Location, destination: &Location, conte
 fn stopped() -> Error {
     Error::new(ErrorKind::Cancelled, "copy", "stopped")
 }
+
+/// For the fuzz target.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    journal::fuzz(bytes);
+}

@@ -15,6 +15,8 @@ pub mod conformance;
 mod context;
 pub mod copy;
 mod ext;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod local;
 mod memory;
 mod open;

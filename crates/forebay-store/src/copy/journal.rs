@@ -102,3 +102,12 @@ fn path(context: &Context, from: &str, to: &str, ending: &str) -> Option<PathBuf
 async fn on_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
 }
+
+/// For the fuzz target.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    object::fuzz(bytes);
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        tree::fuzz(text);
+    }
+}

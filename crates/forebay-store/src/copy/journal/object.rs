@@ -35,6 +35,12 @@ struct PartRecord {
     crc32c: Option<u32>,
 }
 
+/// For the fuzz target.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(bytes: &[u8]) {
+    drop(serde_json::from_slice::<Record>(bytes));
+}
+
 /// Remembers the parts of one object on their way. Does nothing where there is no place for state, no version to go by, or a
 /// destination whose uploads do not outlive the process.
 #[derive(Debug)]

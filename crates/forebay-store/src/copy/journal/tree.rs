@@ -222,6 +222,20 @@ fn append(path: &std::path::Path, header: Option<Vec<u8>>, lines: &[u8]) -> std:
     options.open(path)?.write_all(&text)
 }
 
+/// For the fuzz target: the lines of a journal that is about this copy.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(text: &str) {
+    let header = Header {
+        format: FORMAT,
+        source: String::new(),
+        destination: String::new(),
+    };
+    parse(text, &header);
+    if let Ok(line) = serde_json::to_string(&header) {
+        parse(&format!("{line}\n{text}"), &header);
+    }
+}
+
 /// `None` when the file is not about this copy.
 fn parse(text: &str, header: &Header) -> Option<Known> {
     let mut lines = text.lines();

@@ -1,0 +1,7 @@
+//! Records of copies in progress.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| forebay_store::fuzz::journal(bytes));
