@@ -129,6 +129,11 @@ impl RemoteStore {
         self.0.patience.unique()
     }
 
+    /// Wait before try number `tries + 1` of something that is not one request.
+    pub(crate) async fn pause(&self, tries: u32) {
+        self.0.patience.pause(tries, None).await;
+    }
+
     fn scheme(&self) -> &'static str {
         self.0.location.scheme().as_str()
     }

@@ -23,7 +23,7 @@ const WRITERS: usize = 8;
 const ROUNDS: usize = 8;
 
 /// How often a round is run that says nothing, such as one that was throttled.
-const ROUND_TRIES: usize = 4;
+const ROUND_TRIES: u32 = 4;
 
 /// A way to write that must not replace.
 #[derive(Clone, Copy)]
@@ -47,7 +47,7 @@ impl Probe<'_> {
         for round in 0..ROUNDS {
             let mut unclear = String::new();
             let mut fair = false;
-            for attempt in 0..ROUND_TRIES {
+            for attempt in 1..=ROUND_TRIES {
                 let key = self.key(&format!("{name}-{round}-{attempt}"))?;
                 let ends = match race {
                     Race::Put => self.race_puts(&key).await?,
@@ -55,7 +55,10 @@ impl Probe<'_> {
                 };
                 match self.judge(&key, ends).await? {
                     Round::Over(proof) => return Ok(proof),
-                    Round::Unclear(why) => unclear = why,
+                    Round::Unclear(why) => {
+                        unclear = why;
+                        self.store.pause(attempt).await;
+                    }
                     Round::Fair => {
                         fair = true;
                         break;

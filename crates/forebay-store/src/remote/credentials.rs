@@ -126,9 +126,8 @@ impl Chain {
             return Ok(held);
         };
         // The winner before us may just be done.
-        match self.held() {
-            (Some(held), false) => return Ok(held),
-            _ => {}
+        if let (Some(held), false) = self.held() {
+            return Ok(held);
         }
         match self.fetch().await {
             Ok(credential) => Ok(credential),

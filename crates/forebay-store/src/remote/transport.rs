@@ -218,14 +218,13 @@ impl HttpService for Service {
     async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let mut pass: fn(&Method, StatusCode) -> bool = |_, _| false;
         match self.alter {
-            Alter::Nothing => {}
             Alter::SpoilBody => request = spoil(request).await?,
             // Only there: what else belongs to an upload says nothing about the object, and servers refuse conditions they do not know.
             Alter::CompleteIfAbsent if is_completion(&request) => {
                 let headers = request.headers_mut();
                 headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"));
             }
-            Alter::CompleteIfAbsent => {}
+            Alter::Nothing | Alter::CompleteIfAbsent => {}
             Alter::Webdav => {
                 pass = |method, status| {
                     matches!(

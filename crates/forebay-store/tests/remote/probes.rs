@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use forebay_core::{DataPath, ErrorKind, PathPolicy};
+use forebay_core::{DataPath, ErrorKind, Limits, PathPolicy};
 use forebay_io::Buf;
 use forebay_store::{Body, Capabilities, ListOptions, Proof, PutMode, PutOptions, ReadOptions, WriteCheck};
 
@@ -12,7 +12,7 @@ use futures::TryStreamExt;
 use crate::support::origin::{Origin, Quirk, error};
 use crate::support::proxy::{Fault, Proxy, Rule, Which};
 use crate::support::wire::Message;
-use crate::support::{Server, context, key, open, put};
+use crate::support::{Server, context, context_with, key, limits, open, put};
 
 async fn probe(quirks: &[Quirk]) -> (Origin, Capabilities) {
     let origin = Origin::start(quirks).await;
@@ -254,7 +254,12 @@ async fn results_are_kept_between_stores_and_damage_means_probing_again() {
 #[tokio::test]
 async fn server_the_real_server_is_probed() {
     let Some(server) = Server::from_env() else { return };
-    let store = server.store("probed", &context()).await;
+    // A busy machine takes its time, and a race in which somebody gave up says nothing.
+    let patient = Limits {
+        stall_ms_max: 20_000,
+        ..limits()
+    };
+    let store = server.store("probed", &context_with(patient)).await;
     let capabilities = store.capabilities().await.unwrap();
     assert!(
         capabilities.range.is_shown() && capabilities.multipart.is_shown(),
