@@ -259,3 +259,26 @@ fn switches_and_cables() {
         [36, 0, 0, 72 + 9 * 6 + 36]
     );
 }
+
+/// What is given in place of a figure is passed on like a figure.
+#[test]
+fn a_scenario_passes_on_what_is_given() {
+    let request = json!({
+        "gpus": 1024,
+        "checkpoint": { "size": "2TB", "stall": "45s", "mtbf": "10h", "interval": "1h" },
+        "failures": { "events": 1000 },
+    });
+    let report = ask("cluster", request);
+    let input = |name: &str| {
+        report
+            .inputs
+            .iter()
+            .find(|input| input.name == name)
+            .unwrap()
+            .value
+    };
+    near(input("failures.stall"), 45.0, 1e-9);
+    near(input("failures.mtbf"), 36_000.0, 1e-9);
+    near(input("failures.interval"), 3600.0, 1e-9);
+    near(input("retention.size"), 2e12, 1e-9);
+}

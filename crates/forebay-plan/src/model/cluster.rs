@@ -111,8 +111,12 @@ struct Scenario<'a> {
 }
 
 impl Scenario<'_> {
-    fn found(&self, figure: &str) -> Option<f64> {
-        self.report.value(figure)
+    /// A figure, or the input that was given in its place.
+    fn found(&self, name: &str) -> Option<f64> {
+        let input = || self.report.inputs.iter().find(|input| input.name == name);
+        self.report
+            .value(name)
+            .or_else(|| input().map(|input| input.value))
     }
 
     /// Pairs each field with a figure, where the figure is there.
@@ -144,7 +148,7 @@ pub fn plan(request: &Request) -> Result<Report> {
     scenario.run("checkpoint", &request.checkpoint, false, Vec::new())?;
     let reads = request.tokens_per_gpu.is_some() && request.gpus.is_some();
     scenario.run("ingest", &request.ingest, reads, Vec::new())?;
-    let size = checkpoint_size(&scenario, request);
+    let size = scenario.found("checkpoint.size").map(|size| json!(size));
     storage(&mut scenario, request, size.clone())?;
     let moves = request.params.is_some() && request.gpus.is_some();
     scenario.run("network", &request.network, moves, Vec::new())?;
@@ -174,17 +178,6 @@ pub fn plan(request: &Request) -> Result<Report> {
         ));
     }
     Ok(scenario.report)
-}
-
-/// The size of a checkpoint: found, or given.
-fn checkpoint_size(scenario: &Scenario<'_>, request: &Request) -> Option<Value> {
-    let found = scenario.found("checkpoint.size").map(|size| json!(size));
-    let given = request
-        .checkpoint
-        .0
-        .as_ref()
-        .and_then(|section| section.get("size"));
-    found.or_else(|| given.cloned())
 }
 
 /// Storage must take what checkpoints write within their interval, and give what the training reads.
