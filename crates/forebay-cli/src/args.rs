@@ -281,4 +281,6 @@ pub(crate) enum ReferencePage {
     Cli,
     /// Settings and environment variables
     Configuration,
+    /// Kinds of errors
+    Errors,
 }

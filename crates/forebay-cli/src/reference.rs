@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use clap::CommandFactory;
-use forebay_core::{Limits, env};
+use forebay_core::{ErrorKind, Limits, Retry, env};
 
 use crate::args::{Cli, ReferencePage};
 use crate::config::settings::{Bounds, Kind, SETTINGS, Value};
@@ -14,6 +14,7 @@ pub(crate) fn page(page: ReferencePage) -> String {
     match page {
         ReferencePage::Cli => commands(),
         ReferencePage::Configuration => configuration(),
+        ReferencePage::Errors => errors(),
     }
 }
 
@@ -88,6 +89,32 @@ fn configuration() -> String {
     for var in env::FOREIGN {
         let _ = writeln!(text, "| `{}` | {} |", var.name, var.doc.trim());
     }
+    text
+}
+
+fn errors() -> String {
+    let mut text = format!("# Errors\n\n{GENERATED}\n");
+    text += "An error has a kind, the operation that failed, the place where it did, and often a hint at what to do. The kind alone decides what\n\
+             follows: whether the request is tried again, the exit status of the command line, and the class of the Python exception, all of\n\
+             which are below `forebay.ForebayError`. `--json` prints the name in the first column.\n\n\
+             | kind | meaning | tried again | exit status | Python |\n|---|---|---|---|---|\n";
+    for kind in ErrorKind::ALL {
+        let name = serde_json::to_value(kind).unwrap_or_default();
+        let again = match kind.retry() {
+            Retry::Never => "no",
+            Retry::Backoff => "after a pause",
+            Retry::SlowDown => "after a longer pause, with fewer requests at a time",
+        };
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {again} | {} | `{}` |",
+            name.as_str().unwrap_or_default(),
+            kind.doc().trim(),
+            kind.exit_code(),
+            kind.python_class()
+        );
+    }
+    text += "\nCtrl-C ends the command line with status 130. In Python it is `KeyboardInterrupt`, as everywhere.\n";
     text
 }
 

@@ -29,13 +29,13 @@ pub enum Retry {
 }
 
 macro_rules! error_kinds {
-    ($( $(#[$doc:meta])* $kind:ident: $name:literal, $retry:ident, $exit:literal, $python:literal; )*) => {
+    ($( $(#[doc = $doc:literal])+ $kind:ident: $name:literal, $retry:ident, $exit:literal, $python:literal; )*) => {
         /// What kind of thing went wrong; decides retry, exit code and Python exception.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
         pub enum ErrorKind {
-            $( $(#[$doc])* $kind, )*
+            $( $(#[doc = $doc])+ $kind, )*
         }
 
         impl ErrorKind {
@@ -45,6 +45,11 @@ macro_rules! error_kinds {
             /// Short name in words, as the first thing an error message says.
             pub const fn name(self) -> &'static str {
                 match self { $( Self::$kind => $name, )* }
+            }
+
+            /// What it means, for the reference page.
+            pub const fn doc(self) -> &'static str {
+                match self { $( Self::$kind => concat!($($doc),+), )* }
             }
 
             /// Whether a retry can help.

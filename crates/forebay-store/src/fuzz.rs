@@ -7,12 +7,14 @@ pub fn cache(bytes: &[u8]) {
 
 /// AWS profile files.
 pub fn profile(bytes: &[u8]) {
-    crate::remote::fuzz_profile(bytes);
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        crate::remote::fuzz::profile(text);
+    }
 }
 
 /// What servers answer: heads, ranges, listings, errors, credential documents.
 pub fn reply(bytes: &[u8]) {
-    crate::remote::fuzz_reply(bytes);
+    crate::remote::fuzz::reply(bytes);
 }
 
 /// Records of copies in progress.

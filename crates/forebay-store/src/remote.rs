@@ -432,3 +432,36 @@ impl RemoteStore {
         matches!(self.0.location.scheme(), Scheme::Http | Scheme::Https)
     }
 }
+
+/// For the fuzz targets.
+#[cfg(fuzzing)]
+pub(crate) mod fuzz {
+    use super::{credentials, direct, failure, list, profile, transport};
+
+    /// Profile and credentials files of AWS.
+    pub(crate) fn profile(text: &str) {
+        drop(profile::parse(text));
+    }
+
+    /// What a server may send.
+    pub(crate) fn reply(bytes: &[u8]) {
+        if let Ok(Some((parts, len))) = direct::parse_head(bytes) {
+            assert!(len <= bytes.len() && parts.status.as_u16() >= 100);
+        }
+        assert!(direct::unchunk(bytes).len() <= bytes.len());
+        list::fuzz(bytes);
+        drop(credentials::parse_document(bytes, "fuzz"));
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            failure::xml_texts(text, ["Code", "Message", "Region"]);
+            assert!(
+                failure::tidy(text, &["secretsecret".to_owned()], 200)
+                    .chars()
+                    .count()
+                    <= 203
+            );
+            credentials::parse_time(text);
+            transport::parse_range(text);
+            transport::parse_content_range(text);
+        }
+    }
+}

@@ -27,6 +27,11 @@ fn the_reference_of_settings_is_up_to_date() {
 }
 
 #[test]
+fn the_reference_of_errors_is_up_to_date() {
+    compare("errors", "errors.md");
+}
+
+#[test]
 fn completions_and_the_manual_are_made() {
     let sandbox = Sandbox::new();
     for shell in ["bash", "zsh", "fish"] {

@@ -317,7 +317,7 @@ struct Document {
 }
 
 /// Parse a credential document; what does not parse is not repeated.
-fn parse_document(bytes: &[u8], source: &str) -> Result<Fetched> {
+pub(super) fn parse_document(bytes: &[u8], source: &str) -> Result<Fetched> {
     let refuse = |what: &str| {
         let message = format!("{source} gave {what}");
         Error::new(ErrorKind::Unauthenticated, "credentials", message)

@@ -326,7 +326,7 @@ fn host(uri: &Uri) -> String {
 }
 
 /// The head and its length, once it is whole.
-fn parse_head(bytes: &[u8]) -> io::Result<Option<(http::response::Parts, usize)>> {
+pub(super) fn parse_head(bytes: &[u8]) -> io::Result<Option<(http::response::Parts, usize)>> {
     let broken = || io::Error::from(io::ErrorKind::InvalidData);
     let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut head = httparse::Response::new(&mut lines);
@@ -393,7 +393,7 @@ fn is_closed(error: &io::Error) -> bool {
 }
 
 /// The content of a chunked body, as far as it makes sense.
-fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
+pub(super) fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     while let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") {
         let size = std::str::from_utf8(&bytes[..end]).unwrap_or("");

@@ -338,6 +338,14 @@ impl Reply {
     }
 }
 
+/// For the fuzz target: a page of a listing.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(bytes: &[u8]) {
+    if let Ok(reply) = quick_xml::de::from_reader::<_, Reply>(bytes) {
+        drop(reply.into_rows());
+    }
+}
+
 /// Undo `encoding-type=url`, in which a space is `+` or `%20`.
 fn decode(name: String, encoded: bool) -> Result<String> {
     if !encoded {

@@ -79,7 +79,7 @@ impl Profiles {
 }
 
 /// Sections in file order, or the number of the line that makes no sense.
-fn parse(text: &str) -> Result<Vec<(String, Section)>, usize> {
+pub(super) fn parse(text: &str) -> Result<Vec<(String, Section)>, usize> {
     let mut sections: Vec<(String, Section)> = Vec::new();
     // The key whose indented sub-keys follow, when its own value was empty.
     let mut parent: Option<String> = None;

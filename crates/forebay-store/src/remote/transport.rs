@@ -310,14 +310,14 @@ fn check_range(asked: &HeaderValue, reply: &mut http::response::Parts) -> Result
 }
 
 /// `bytes=START-END`, both ends inclusive.
-fn parse_range(range: &str) -> Option<(u64, u64)> {
+pub(super) fn parse_range(range: &str) -> Option<(u64, u64)> {
     let (start, end) = range.strip_prefix("bytes=")?.split_once('-')?;
     let (start, end) = (start.parse().ok()?, end.parse().ok()?);
     (start <= end && end < u64::MAX).then_some((start, end))
 }
 
 /// `bytes START-END/TOTAL`.
-fn parse_content_range(range: &str) -> Option<(u64, u64, u64)> {
+pub(super) fn parse_content_range(range: &str) -> Option<(u64, u64, u64)> {
     let (range, total) = range.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (start, end) = range.split_once('-')?;
     let (start, end, total) = (start.parse().ok()?, end.parse().ok()?, total.parse().ok()?);
