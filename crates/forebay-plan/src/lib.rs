@@ -13,7 +13,7 @@
 //! ```
 //!
 //! - [`quantity`] has the units and reads and writes them;
-//! - [`model`] has the models, [`models`] their list, [`run`] is the one door to them;
+//! - [`mod@model`] has the models, [`models`] their list, [`run`] is the one door to them;
 //! - [`Report`] is what all of them answer, [`Table`] how it is printed;
 //! - [`scenarios`] puts several clusters side by side, [`sweep()`] varies one field.
 

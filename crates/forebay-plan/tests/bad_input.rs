@@ -55,7 +55,7 @@ fn checkpoint_refuses_zero_negative_absurd_missing_and_unknown_in_words() {
             json!({ "params": "70B", "storage": "1TB" }),
             "a data rate ends in /s",
         ),
-        ("checkpoint", json!({ "parms": "70B" }), "did you mean params?"),
+        ("checkpoint", json!({ "param": "70B" }), "did you mean params?"),
         (
             "checkpoint",
             json!({ "params": "70B", "mode": "later" }),
@@ -118,11 +118,11 @@ fn other_models_refuse_in_words_too() {
         ("cluster", json!({}), "asks nothing"),
         (
             "cluster",
-            json!({ "checkpoint": { "parms": 1 } }),
+            json!({ "checkpoint": { "param": 1 } }),
             "did you mean params?",
         ),
         ("cluster", json!({ "checkpoint": 7 }), "table with the fields"),
-        ("checkpont", json!({}), "did you mean checkpoint?"),
+        ("checkpoints", json!({}), "did you mean checkpoint?"),
         ("checkpoint", json!([]), "table of names"),
         ("checkpoint", json!(null), "table of names"),
     ]);
