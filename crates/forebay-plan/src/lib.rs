@@ -33,6 +33,6 @@ mod table;
 pub use field::Field;
 pub use registry::{Model, model, models, parse_json, parse_toml, run};
 pub use report::{Alternative, Figure, Input, Reading, Report, Row, Series, Warning};
-pub use scenario::{SCENARIOS_MAX, Scenario, scenarios, side_by_side};
+pub use scenario::{SCENARIOS_MAX, Scenario, expand, scenarios, side_by_side};
 pub use sweep::{SWEEP_POINTS_MAX, Sweep, SweepPoint, sweep};
 pub use table::Table;

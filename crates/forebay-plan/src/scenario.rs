@@ -27,6 +27,20 @@ pub struct Scenario {
 
 /// Runs every scenario of a file.
 pub fn scenarios(file: &Value) -> Result<Vec<Scenario>> {
+    let mut runs = Vec::new();
+    for (name, request) in expand(file)? {
+        let report = registry::run("cluster", &request).map_err(|error| error.at(&name))?;
+        runs.push(Scenario {
+            name,
+            request,
+            report,
+        });
+    }
+    Ok(runs)
+}
+
+/// The requests of a file with their names: the base with each change of its list, or the file itself where it has none.
+pub fn expand(file: &Value) -> Result<Vec<(String, Value)>> {
     let Value::Object(file) = file else {
         return Err(wrong("a scenario is a table", "write lines like gpus = 1024"));
     };
@@ -39,8 +53,7 @@ pub fn scenarios(file: &Value) -> Result<Vec<Scenario>> {
             return Err(wrong(message, "write [[scenario]] and below it what it changes"));
         }
     };
-    let mut runs = Vec::new();
-    for (index, change) in list.into_iter().enumerate() {
+    let expanded = list.into_iter().enumerate().map(|(index, change)| {
         let mut request = Value::Object(base.clone());
         merge(&mut request, change);
         let name = request.get("name").and_then(Value::as_str).unwrap_or_default();
@@ -49,14 +62,9 @@ pub fn scenarios(file: &Value) -> Result<Vec<Scenario>> {
         } else {
             name.to_owned()
         };
-        let report = registry::run("cluster", &request).map_err(|error| error.at(&name))?;
-        runs.push(Scenario {
-            name,
-            request,
-            report,
-        });
-    }
-    Ok(runs)
+        (name, request)
+    });
+    Ok(expanded.collect())
 }
 
 /// Changes a table key by key; recursion ends with the depth of the change, which its parser bounds.
