@@ -50,6 +50,12 @@ impl Job {
         if let Some(bytes) = self.0["buffer_bytes_max"].as_u64() {
             limits.buffer_bytes_max = bytes;
         }
+        if let Some(bytes) = self.0["disk_request_bytes"].as_u64() {
+            limits.disk_request_bytes = bytes;
+        }
+        if let Some(count) = self.0["disk_depth"].as_u64() {
+            limits.disk_depth = count as u32;
+        }
         limits
     }
 }
