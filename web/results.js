@@ -1,0 +1,191 @@
+// What the planner answered: headline figures, bars, warnings and readings, and the table of everything.
+
+import { byId, el } from "./dom.js";
+
+/** @typedef {import("./types").Figure} Figure */
+/** @typedef {import("./types").Report} Report */
+
+/**
+ * The figures people ask for first.
+ *
+ * @type {{ name: string, label: string, note: (report: Report) => string }[]}
+ */
+const HEADLINE = [
+  { name: "checkpoint.goodput", label: "Goodput", note: () => "of the time trains" },
+  { name: "checkpoint.interval_used", label: "Save every", note: (report) => ruleNote(report) },
+  { name: "checkpoint.stall", label: "Each save stalls", note: (report) => `saves take ${textOf(report, "checkpoint.save_time")}` },
+  { name: "checkpoint.size", label: "Checkpoint", note: (report) => alsoOf(report, "checkpoint.size") },
+  { name: "checkpoint.mtbf", label: "Between failures", note: () => "on average, whole job" },
+  { name: "checkpoint.gpus_lost", label: "GPUs lost", note: (report) => `of ${textOf(report, "checkpoint.gpus")}` },
+  { name: "cost.total_cost", label: "Cost per month", note: () => "GPUs and storage" },
+  { name: "cost.idle_cost", label: "Lost per month", note: () => "GPU time that trains nothing" },
+];
+
+/** Where the time goes. @type {[string, string, string][]} */
+const SHARES = [
+  ["checkpoint.goodput", "Training", "good"],
+  ["checkpoint.loss_save", "Saves", "save"],
+  ["checkpoint.loss_rework", "Work done again", "rework"],
+  ["checkpoint.loss_restart", "Restarts", "restart"],
+];
+
+/** Parts of a cluster as headings. @type {Record<string, string>} */
+const PARTS = { checkpoint: "Checkpoints", storage: "Storage", retention: "What is kept", cost: "Cost and energy" };
+
+/** @param {Report} report @param {string} name */
+export function find(report, name) {
+  return report.figures.find((figure) => figure.name === name) ?? report.inputs.find((input) => input.name === name);
+}
+
+/** @param {Report} report @param {string} name */
+function textOf(report, name) {
+  return find(report, name)?.text ?? "";
+}
+
+/** @param {Report} report @param {string} name */
+function alsoOf(report, name) {
+  return find(report, name)?.also ?? "";
+}
+
+/** @param {Report} report */
+function ruleNote(report) {
+  const given = report.inputs.some((input) => input.name === "checkpoint.interval");
+  return given ? "as given" : "optimum by Daly";
+}
+
+/**
+ * A name as people say it.
+ *
+ * @param {string} name
+ */
+export function label(name) {
+  const short = name.includes(".") ? name.slice(name.indexOf(".") + 1) : name;
+  const [words, item] = short.split(".");
+  const text = words.replaceAll("_", " ").replace(/\bgpus?\b/g, (word) => word.toUpperCase().replace("S", "s"));
+  const known = text.replace(/\bmtbf\b/, "MTBF").replace(/\bosts\b/, "OSTs");
+  return item ? `${known}: ${item}` : known;
+}
+
+/**
+ * @param {string} name
+ * @param {string} className
+ * @param {...(Node | string)} children
+ */
+function asking(name, className, ...children) {
+  return el("button", { type: "button", class: className, "data-explain": name }, ...children);
+}
+
+/** @param {Report} report */
+export function showResults(report) {
+  showHeadline(report);
+  showShares(report);
+  showTiers(report);
+  showNotes(report);
+  showFigures(report);
+}
+
+/** @param {Report} report */
+function showHeadline(report) {
+  const cards = HEADLINE.map(({ name, label: title, note }) => {
+    const value = el("span", { class: "value", "data-figure": name }, textOf(report, name));
+    const parts = [el("span", { class: "title" }, title), value, el("span", { class: "note" }, note(report))];
+    return asking(name, "stat", ...parts);
+  });
+  replace(byId("headline"), cards);
+}
+
+/** @param {Report} report */
+function showShares(report) {
+  const bar = byId("shares-bar");
+  const rows = byId("shares-rows");
+  const parts = SHARES.map(([name, title, kind]) => ({ name, title, kind, share: find(report, name)?.value ?? 0 }));
+  replace(bar, parts.map(({ kind, share }) => {
+    const part = el("span", { class: `part ${kind}` });
+    part.style.flexGrow = String(share);
+    return part;
+  }));
+  replace(rows, parts.map(({ name, title, kind }) =>
+    asking(name, "row", el("span", { class: `swatch ${kind}` }), el("span", {}, title), el("span", { class: "number" }, textOf(report, name))),
+  ));
+  const said = parts.map(({ name, title }) => `${title} ${textOf(report, name)}`);
+  bar.setAttribute("aria-label", said.join(", "));
+}
+
+/** @param {Report} report */
+function showTiers(report) {
+  const prefix = "cost.tier_cost.";
+  const tiers = report.figures.filter((figure) => figure.name.startsWith(prefix));
+  const largest = Math.max(...tiers.map((figure) => figure.value), Number.MIN_VALUE);
+  const rows = tiers.map((figure) => {
+    const tier = figure.name.slice(prefix.length);
+    const fill = el("span", { class: `fill ${tier}` });
+    fill.style.width = `${((figure.value / largest) * 100).toFixed(1)}%`;
+    const held = textOf(report, `retention.bytes.${tier}`);
+    const saves = textOf(report, `retention.saves.${tier}`);
+    const name = el("span", { class: "name" }, capital(tier), el("small", {}, `${saves} saves, ${held}`));
+    return asking(figure.name, "tier", name, el("span", { class: "track" }, fill), el("span", { class: "number" }, figure.text));
+  });
+  const total = asking("cost.storage_cost", "row total", el("span", {}, "Storage in all, per month"), el("span", { class: "number" }, textOf(report, "cost.storage_cost")));
+  replace(byId("tiers-rows"), [...rows, total]);
+}
+
+/** @param {Report} report */
+function showNotes(report) {
+  const warnings = report.warnings.map(({ about, message }) =>
+    el("li", { class: "warning" }, el("strong", {}, "Warning"), " ", sentence(message), " ", asking(about, "link", label(about))),
+  );
+  const readings = report.readings.map(({ about, question, alternatives }) => {
+    const answers = alternatives.map(({ label: words, text, used }) =>
+      el("li", used ? { class: "used" } : {}, `${words}: `, el("b", {}, text), used ? " (used)" : ""),
+    );
+    return el("li", { class: "reading" }, el("strong", {}, "Two readings"), " ", sentence(question), " ", asking(about, "link", label(about)), el("ul", {}, ...answers));
+  });
+  replace(byId("notes-list"), [...warnings, ...readings]);
+  byId("notes").hidden = warnings.length + readings.length === 0;
+}
+
+/** @param {Report} report */
+function showFigures(report) {
+  /** @type {Map<string, Figure[]>} */
+  const parts = new Map();
+  for (const figure of report.figures) {
+    const part = figure.name.split(".")[0];
+    parts.set(part, [...(parts.get(part) ?? []), figure]);
+  }
+  const tables = [...parts].map(([part, figures]) => {
+    const rows = figures.map((figure) =>
+      el("tr", {},
+        el("th", { scope: "row" }, asking(figure.name, "link", label(figure.name))),
+        el("td", { class: "number" }, figure.text),
+        el("td", { class: "also" }, figure.also ?? ""),
+      ));
+    return el("table", { class: "figures" }, el("caption", {}, PARTS[part] ?? capital(part)), el("tbody", {}, ...rows));
+  });
+  replace(byId("figures"), tables);
+  byId("figures-count").textContent = String(report.figures.length);
+}
+
+/**
+ * New content, with the keyboard where it was.
+ *
+ * @param {HTMLElement} host
+ * @param {HTMLElement[]} children
+ */
+function replace(host, children) {
+  const focused = host.contains(document.activeElement) ? document.activeElement?.getAttribute("data-explain") : null;
+  host.replaceChildren(...children);
+  if (!focused) return;
+  const again = host.querySelector(`[data-explain="${CSS.escape(focused)}"]`);
+  if (again instanceof HTMLElement) again.focus();
+}
+
+/** @param {string} text */
+function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+/** @param {string} text */
+function sentence(text) {
+  const known = capital(text);
+  return /[.!?]$/.test(known) ? known : `${known}.`;
+}
