@@ -24,6 +24,7 @@ mod pool;
 mod psync;
 mod runs;
 pub mod sim;
+mod socket;
 mod uring;
 mod workers;
 
@@ -40,4 +41,5 @@ pub use names::{DirEntry, FileKind, FileStat, NameDone, NameOp};
 pub use pool::{BufPool, PinHook, PoolConfig, PoolStats};
 pub use psync::Psync;
 pub use sim::SimEngine;
+pub use socket::set_receive_low_water;
 pub use uring::Uring;

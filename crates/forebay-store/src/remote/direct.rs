@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_core::{ErrorKind, Limits};
-use forebay_io::AlignedBuf;
+use forebay_io::{AlignedBuf, set_receive_low_water};
 use http::header::{CONNECTION, CONTENT_LENGTH, ETAG, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode, Uri, Version};
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
@@ -40,6 +40,10 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Most header lines of a reply.
 const HEADERS_MAX: usize = 128;
+
+/// Bytes of a body that must be there before its reader is woken. A server that sends in small writes would otherwise wake it for each of them; a
+/// thirtieth of a usual range keeps the wire busy all the same.
+const WAKE_BYTES: u32 = 256 << 10;
 
 /// Where a body goes. Travels with the request as an extension; clones are the same place.
 #[derive(Debug, Clone)]
@@ -166,9 +170,13 @@ impl Direct {
         let stop = stop as usize;
         buf[*filled..*filled + reply.rest.len()].copy_from_slice(&reply.rest);
         *filled += reply.rest.len();
+        let mut water = LowWater::default();
         while *filled < stop {
+            water.keep_below(&reply.stream, stop - *filled);
             let read = reply.stream.read(&mut buf[*filled..stop]);
             match tokio::time::timeout(self.stall, read).await {
+                // Some bytes may be there, only not enough: then it is slow, and not stalled.
+                Err(_) if water.lift(&reply.stream) => {}
                 Err(_) => return Err(Failure::stalled(self.stall)),
                 Ok(Err(error)) => return Err(Failure::of_network(&error, false)),
                 Ok(Ok(0)) => {
@@ -178,6 +186,8 @@ impl Direct {
                 Ok(Ok(count)) => *filled += count,
             }
         }
+        // The next reply on this connection begins with a short head.
+        water.lift(&reply.stream);
         Ok(())
     }
 
@@ -292,6 +302,39 @@ impl Direct {
 
     fn idle(&self) -> MutexGuard<'_, HashMap<String, Vec<(Stream, Instant)>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How many bytes must have come before the reader of a socket is woken. Failing to set it costs time and nothing else.
+#[derive(Debug, Default)]
+struct LowWater {
+    /// What the socket has, when it is not the default of one byte.
+    set: Option<u32>,
+    lifted: bool,
+}
+
+impl LowWater {
+    /// Wait for much at a time, but never for more than is still to come.
+    fn keep_below(&mut self, stream: &Stream, left: usize) {
+        let wanted = u32::try_from(left).unwrap_or(u32::MAX).min(WAKE_BYTES);
+        if !self.lifted && self.set != Some(wanted) {
+            self.set = set_receive_low_water(socket(stream), wanted)
+                .is_ok()
+                .then_some(wanted);
+        }
+    }
+
+    /// Back to any byte at all, for good; true when that makes a difference.
+    fn lift(&mut self, stream: &Stream) -> bool {
+        self.lifted = true;
+        self.set.take().is_some() && set_receive_low_water(socket(stream), 1).is_ok()
+    }
+}
+
+fn socket(stream: &Stream) -> &TcpStream {
+    match stream.inner() {
+        MaybeHttpsStream::Http(plain) => plain.inner(),
+        MaybeHttpsStream::Https(tls) => tls.inner().get_ref().0.inner().inner(),
     }
 }
 
