@@ -128,6 +128,17 @@ async fn server_a_read_gets_over_a_fault_that_passes() {
     }
 }
 
+/// Far less than what usually wakes the reader comes within the time after which a reply counts as stalled, but something does.
+#[tokio::test]
+async fn a_slow_body_is_not_a_stalled_one() {
+    let server = &upstreams().await[0];
+    let pause = Duration::from_millis(limits().stall_ms_max / 4);
+    let rule = Rule::new(is_get, Which::All, Fault::Drip(12, pause));
+    let scene = scene(server, limits(), 12_000, vec![rule]).await;
+    try_read(&scene).await.unwrap();
+    assert_eq!(scene.proxy.requests(), 1, "one slow reply, and no retry");
+}
+
 #[tokio::test]
 async fn a_fault_that_stays_ends_in_its_kind_within_the_tries() {
     let server = &upstreams().await[0];

@@ -24,6 +24,8 @@ pub(crate) enum Fault {
     Stall,
     /// The body stops in the middle and the connection stays.
     StallMidBody,
+    /// The body comes in so many pieces, with that pause before each.
+    Drip(usize, Duration),
     /// The body stops in the middle and the connection closes.
     Truncate,
     /// One byte of the body is another one.
@@ -178,6 +180,14 @@ impl Proxy {
                         stall().await;
                     }
                     return Ok(());
+                }
+                Some(Fault::Drip(pieces, pause)) => {
+                    client.get_mut().write_all(&reply.head()).await?;
+                    for piece in reply.body.chunks(reply.body.len().div_ceil(pieces)) {
+                        tokio::time::sleep(pause).await;
+                        client.get_mut().write_all(piece).await?;
+                    }
+                    continue;
                 }
                 Some(Fault::WrongByte) => {
                     let middle = reply.body.len() / 2;
