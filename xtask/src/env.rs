@@ -6,6 +6,9 @@
 /// Folder for tools and servers built once; the default is `forebay` below the user's cache folder.
 pub(crate) const DEV_CACHE: &str = "FOREBAY_DEV_CACHE";
 
+/// Program of the browser that web pages are tested in; the default is Debian's Chromium.
+pub(crate) const TEST_BROWSER: &str = "FOREBAY_TEST_BROWSER";
+
 /// URL of the S3 server under test, without the bucket.
 pub(crate) const TEST_S3_ENDPOINT: &str = "FOREBAY_TEST_S3_ENDPOINT";
 /// Name of an empty bucket that tests may fill.

@@ -5,6 +5,7 @@
 //! kept in a [`Session`]: the Python environment, and the SeaweedFS server the Rust and Python tests talk to, which
 //! stops when the session ends, however it ends. [`steps`] says what each step does.
 
+mod browser;
 mod steps;
 
 use std::str::FromStr;
@@ -33,12 +34,13 @@ pub(crate) enum StepName {
     Mypy,
     Stubtest,
     Pytest,
+    Browser,
     Garage,
     Ceph,
 }
 
 impl StepName {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Fmt,
         Self::Tidy,
         Self::Venv,
@@ -52,6 +54,7 @@ impl StepName {
         Self::Mypy,
         Self::Stubtest,
         Self::Pytest,
+        Self::Browser,
         Self::Garage,
         Self::Ceph,
     ];
@@ -72,6 +75,7 @@ impl StepName {
             Self::Mypy => ("mypy", "Python types, strict"),
             Self::Stubtest => ("stubtest", "stubs agree with the compiled module"),
             Self::Pytest => ("pytest", "Python tests, with SeaweedFS"),
+            Self::Browser => ("browser", "the web page in Chromium, and its types"),
             Self::Garage => ("garage", "store conformance on Garage, three nodes"),
             Self::Ceph => ("ceph", "store conformance on Ceph RGW"),
         }
@@ -123,6 +127,7 @@ fn plan(options: &TestOptions) -> Vec<StepName> {
         }
         match step.slow_server() {
             Some(kind) => options.servers.contains(&kind),
+            None if *step == StepName::Browser => options.browser,
             None => !options.fast || step.is_fast(),
         }
     };
@@ -276,7 +281,17 @@ mod tests {
     fn lanes_hold_the_steps_they_promise() {
         let default = names(&TestOptions::default());
         assert_eq!(default.len(), 13);
-        assert!(!default.contains(&"garage") && !default.contains(&"ceph"));
+        assert!(
+            ["browser", "garage", "ceph"]
+                .iter()
+                .all(|slow| !default.contains(slow))
+        );
+        let browser = TestOptions {
+            browser: true,
+            fast: true,
+            ..TestOptions::default()
+        };
+        assert_eq!(names(&browser).last(), Some(&"browser"));
         let fast = TestOptions {
             fast: true,
             ..TestOptions::default()

@@ -91,6 +91,8 @@ env_vars! {
     TEST_S3_SECRET_KEY = "FOREBAY_TEST_S3_SECRET_KEY";
     /// Test servers: region.
     TEST_S3_REGION = "FOREBAY_TEST_S3_REGION";
+    /// Test browser: program of a Chromium for the tests of web pages (default: `/usr/bin/chromium`).
+    TEST_BROWSER = "FOREBAY_TEST_BROWSER";
     /// Developers: folder for tools and servers that are built once (default: `forebay` in the user's cache folder).
     DEV_CACHE = "FOREBAY_DEV_CACHE";
 }

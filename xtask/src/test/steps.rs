@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::env;
 use crate::servers::{Server, ServerKind};
+use crate::test::browser;
 use crate::test::{Session, StepName};
 use crate::tidy;
 use crate::tools::{self, CARGO_DENY};
@@ -43,6 +44,7 @@ pub(super) fn run(session: &mut Session<'_>, step: StepName) -> Result<()> {
         StepName::Mypy => run_mypy(session),
         StepName::Stubtest => run_stubtest(session),
         StepName::Pytest => run_pytest(session),
+        StepName::Browser => browser::run(session),
         StepName::Garage => run_conformance(session, ServerKind::Garage),
         StepName::Ceph => run_conformance(session, ServerKind::Ceph),
     }
