@@ -10,6 +10,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use forebay_core::ByteSize;
 
+use crate::commands::plan::PlanCommand;
+
 /// Feed GPUs from any storage at the speed of the hardware: verified, accounted, without lock-in.
 #[derive(Debug, Parser)]
 #[command(
@@ -106,6 +108,9 @@ pub(crate) enum Command {
     Bench(BenchCommand),
     /// The main job on a local directory: write, read back verified, copy, and the table of what it cost
     Demo(DemoArgs),
+    /// How much storage, how often to save, what it costs: numbers with formula, inputs and source
+    #[command(subcommand)]
+    Plan(PlanCommand),
     /// Show the settings in force, and where each of them comes from
     Config,
     /// Write a completion script for a shell to stdout

@@ -7,6 +7,7 @@ mod config;
 mod cp;
 mod demo;
 mod ls;
+pub(crate) mod plan;
 mod rm;
 mod stat;
 
@@ -30,6 +31,7 @@ pub(crate) async fn run(command: Command, app: &App) -> Printed<Exit> {
         Command::Bench(BenchCommand::Disk(args)) => bench_disk::run(&args, app).await,
         Command::Bench(BenchCommand::Store(args)) => bench_store::run(&args, app).await,
         Command::Demo(args) => demo::run(&args, app).await,
+        Command::Plan(command) => plan::run(command, app).await,
         Command::Config => config::run(app),
         Command::Completions(args) => completions(args.shell, app),
         Command::Man(args) => manual(&args.command, app),

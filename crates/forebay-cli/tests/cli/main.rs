@@ -7,6 +7,7 @@ mod interrupts;
 mod listing;
 mod measuring;
 mod pages;
+mod plan;
 mod remote;
 mod removing;
 mod sandbox;

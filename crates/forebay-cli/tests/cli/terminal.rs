@@ -13,14 +13,14 @@ use super::sandbox::Sandbox;
 use super::stub::{Answer, Stub};
 
 /// The far end of a terminal, with what was shown on it.
-struct Terminal {
+pub(super) struct Terminal {
     master: File,
     shown: String,
 }
 
 impl Terminal {
     /// A new terminal, and the end that a program gets.
-    fn open() -> (Self, File) {
+    pub(super) fn open() -> (Self, File) {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -60,7 +60,7 @@ impl Terminal {
     }
 
     /// Everything until the program ends.
-    fn rest(mut self) -> String {
+    pub(super) fn rest(mut self) -> String {
         while self.read() {}
         self.shown
     }
