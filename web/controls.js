@@ -66,7 +66,9 @@ export class Controls {
       const model = models.find((known) => known.name === spec.model);
       const doc = spec.note ?? model?.fields.find((field) => field.name === spec.name)?.doc;
       const note = root.querySelector(".field-note");
-      if (doc && note) note.textContent = doc;
+      if (!doc || !note) continue;
+      note.textContent = doc;
+      root.querySelector("label, .label")?.setAttribute("title", doc);
     }
   }
 
@@ -88,7 +90,8 @@ export class Controls {
     this.clear();
     const control = this.#culprit(problem);
     if (!control) return false;
-    const hint = problem.hint ? ` \u2013 ${problem.hint}` : "";
+    // Beside the field its name says nothing, and a message about how it is written says more than the hint.
+    const hint = problem.hint && !/^\w+ is written as /.test(problem.hint) ? ` \u2013 ${problem.hint}` : "";
     control.error.textContent = `${problem.message.replace(/^\w+ of \w+: /, "")}${hint}`;
     control.error.hidden = false;
     control.root.classList.add("wrong");

@@ -81,9 +81,10 @@ export class Curve {
       width: this.host.clientWidth,
       height: HEIGHT,
       padding: [12, 16, 0, 0],
+      pxAlign: false,
       legend: { show: false },
       cursor: { y: false, points: { size: 8 }, drag: { x: false, y: false } },
-      scales: { x: { time: false, distr: 3 }, y: { range: (_, min, max) => yRange(min, max) } },
+      scales: { x: { time: false, distr: 3, range: (_, min, max) => [min, max] }, y: { range: (_, min, max) => yRange(min, max) } },
       axes: [
         {
           ...axis,
@@ -96,7 +97,13 @@ export class Curve {
       ],
       series: [
         {},
-        { stroke: colour("--accent"), width: 2, fill: colour("--accent-faint"), points: { show: false } },
+        {
+          stroke: colour("--accent"),
+          width: 2,
+          fill: colour("--accent-faint"),
+          points: { show: false },
+          paths: uPlot.paths.spline?.(),
+        },
       ],
       hooks: { draw: [(plot) => this.#mark(plot)], setCursor: [(plot) => this.#read(plot)] },
     };

@@ -1,7 +1,7 @@
 // Where a number comes from: formula, inputs, source, and what is ambiguous about it.
 
 import { byId, el } from "./dom.js";
-import { find, label } from "./results.js";
+import { find, grouped, label } from "./results.js";
 
 /** @typedef {import("./types").Figure} Figure */
 /** @typedef {import("./types").Input} Input */
@@ -48,8 +48,8 @@ function fill(report, name, hasBack) {
   if (!found) return false;
   byId("explain-title").textContent = label(name);
   byId("explain-name").textContent = name;
-  byId("explain-value").textContent = found.text;
-  byId("explain-also").textContent = found.also ?? "";
+  byId("explain-value").textContent = grouped(found.text);
+  byId("explain-also").textContent = grouped(found.also ?? "");
   document.querySelector("[data-explain-back]")?.toggleAttribute("hidden", !hasBack);
   byId("explain-body").replaceChildren(...body(report, found));
   return true;
@@ -79,8 +79,8 @@ function figureParts(report, figure) {
     const name = find(report, full) && full !== figure.name
       ? el("button", { type: "button", class: "link", "data-explain": full }, label(full))
       : el("span", {}, label(full));
-    const also = input.also ? el("small", {}, ` ${input.also}`) : null;
-    return el("tr", {}, el("th", { scope: "row" }, name), el("td", { class: "number" }, input.text, also));
+    const also = input.also ? el("small", {}, ` ${grouped(input.also)}`) : null;
+    return el("tr", {}, el("th", { scope: "row" }, name), el("td", { class: "number" }, grouped(input.text), also));
   });
   /** @type {HTMLElement[]} */
   const parts = [el("h3", {}, "Formula"), el("p", { class: "formula" }, el("code", {}, figure.formula))];

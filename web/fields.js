@@ -63,6 +63,7 @@ export const GROUPS = [
         name: "mode",
         label: "Training during a save",
         initial: "sync",
+        assumed: true,
         choices: [["sync", "waits"], ["async", "goes on"]],
       },
       {
@@ -71,6 +72,7 @@ export const GROUPS = [
         name: "path",
         label: "Way out of the GPU",
         initial: "bounce",
+        assumed: true,
         choices: [["bounce", "host memory"], ["gds", "GPUDirect"]],
       },
       {
@@ -88,6 +90,7 @@ export const GROUPS = [
         name: "sync_overhead",
         label: "Fixed time of a save",
         initial: "0s",
+        assumed: true,
         steps: OVERHEADS,
       },
     ],
@@ -101,6 +104,7 @@ export const GROUPS = [
         name: "failures",
         label: "As often as on",
         initial: "llama3",
+        assumed: true,
         choices: [
           ["llama3", "Llama 3, 16k H100"],
           ["mlcommons", "MLCommons' assumption"],
@@ -123,6 +127,7 @@ export const GROUPS = [
         name: "restart",
         label: "Restart",
         initial: "10min",
+        assumed: true,
         steps: RESTARTS,
       },
     ],
@@ -136,6 +141,7 @@ export const GROUPS = [
         name: "gpu_price",
         label: "GPU price",
         initial: "$2.5/h",
+        assumed: true,
         steps: prices([0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10, 12], "/h"),
       },
       {
@@ -144,6 +150,7 @@ export const GROUPS = [
         name: "energy_price",
         label: "Energy price",
         initial: "$0.1/kWh",
+        assumed: true,
         steps: prices([0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5], "/kWh"),
       },
     ],

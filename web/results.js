@@ -12,7 +12,7 @@ import { byId, el } from "./dom.js";
  */
 const HEADLINE = [
   { name: "checkpoint.goodput", label: "Goodput", note: () => "of the time trains" },
-  { name: "checkpoint.interval_used", label: "Save every", note: (report) => ruleNote(report) },
+  { name: "checkpoint.interval_used", label: "Save every", note: intervalNote },
   { name: "checkpoint.stall", label: "Each save stalls", note: (report) => `saves take ${textOf(report, "checkpoint.save_time")}` },
   { name: "checkpoint.size", label: "Checkpoint", note: (report) => alsoOf(report, "checkpoint.size") },
   { name: "checkpoint.mtbf", label: "Between failures", note: () => "on average, whole job" },
@@ -29,6 +29,9 @@ const SHARES = [
   ["checkpoint.loss_restart", "Restarts", "restart"],
 ];
 
+/** Parts the page has inputs for; readings of others are told where their figures are. */
+const NOTED = ["checkpoint", "retention", "cost"];
+
 /** Parts of a cluster as headings. @type {Record<string, string>} */
 const PARTS = { checkpoint: "Checkpoints", storage: "Storage", retention: "What is kept", cost: "Cost and energy" };
 
@@ -39,18 +42,28 @@ export function find(report, name) {
 
 /** @param {Report} report @param {string} name */
 function textOf(report, name) {
-  return find(report, name)?.text ?? "";
+  return grouped(find(report, name)?.text ?? "");
 }
 
 /** @param {Report} report @param {string} name */
 function alsoOf(report, name) {
-  return find(report, name)?.also ?? "";
+  return grouped(find(report, name)?.also ?? "");
 }
 
 /** @param {Report} report */
-function ruleNote(report) {
-  const given = report.inputs.some((input) => input.name === "checkpoint.interval");
-  return given ? "as given" : "optimum by Daly";
+function intervalNote(report) {
+  if (report.inputs.some((input) => input.name === "checkpoint.interval")) return "as given";
+  const stretched = report.warnings.some((warning) => warning.about === "checkpoint.interval_used");
+  return stretched ? "stretched by slow storage" : "optimum by Daly";
+}
+
+/**
+ * A number as it is read most easily: digits in groups of three.
+ *
+ * @param {string} text
+ */
+export function grouped(text) {
+  return text.replace(/(?<![\d.])\d{4,}/g, (digits) => digits.replace(/\B(?=(\d{3})+$)/g, ","));
 }
 
 /**
@@ -92,23 +105,45 @@ function showHeadline(report) {
     return asking(name, "stat", ...parts);
   });
   replace(byId("headline"), cards);
+  byId("glance-goodput").textContent = textOf(report, "checkpoint.goodput");
+  byId("glance-interval").textContent = textOf(report, "checkpoint.interval_used");
+  byId("glance-lost").textContent = textOf(report, "checkpoint.gpus_lost");
 }
 
 /** @param {Report} report */
 function showShares(report) {
   const bar = byId("shares-bar");
-  const rows = byId("shares-rows");
   const parts = SHARES.map(([name, title, kind]) => ({ name, title, kind, share: find(report, name)?.value ?? 0 }));
   replace(bar, parts.map(({ kind, share }) => {
     const part = el("span", { class: `part ${kind}` });
     part.style.flexGrow = String(share);
     return part;
   }));
-  replace(rows, parts.map(({ name, title, kind }) =>
-    asking(name, "row", el("span", { class: `swatch ${kind}` }), el("span", {}, title), el("span", { class: "number" }, textOf(report, name))),
-  ));
+  const [training, ...losses] = parts;
+  const largest = Math.max(...losses.map(({ share }) => share), Number.MIN_VALUE);
+  const rows = losses.map(({ name, title, kind, share }) => {
+    const words = el("span", { class: "name" }, el("span", { class: `swatch ${kind}` }), title);
+    return barRow(name, words, kind, share / largest, textOf(report, name));
+  });
+  const rest = asking(training.name, "row total", el("span", { class: "swatch good" }), el("span", {}, training.title), el("span", { class: "number" }, textOf(report, training.name)));
+  replace(byId("shares-rows"), [...rows, rest]);
   const said = parts.map(({ name, title }) => `${title} ${textOf(report, name)}`);
   bar.setAttribute("aria-label", said.join(", "));
+}
+
+/**
+ * A name, a bar, a number.
+ *
+ * @param {string} figure
+ * @param {HTMLElement} name
+ * @param {string} kind
+ * @param {number} share Of the longest bar.
+ * @param {string} text
+ */
+function barRow(figure, name, kind, share, text) {
+  const fill = el("span", { class: `fill ${kind}` });
+  fill.style.width = `${(share * 100).toFixed(1)}%`;
+  return asking(figure, "tier", name, el("span", { class: "track" }, fill), el("span", { class: "number" }, text));
 }
 
 /** @param {Report} report */
@@ -118,12 +153,10 @@ function showTiers(report) {
   const largest = Math.max(...tiers.map((figure) => figure.value), Number.MIN_VALUE);
   const rows = tiers.map((figure) => {
     const tier = figure.name.slice(prefix.length);
-    const fill = el("span", { class: `fill ${tier}` });
-    fill.style.width = `${((figure.value / largest) * 100).toFixed(1)}%`;
     const held = textOf(report, `retention.bytes.${tier}`);
     const saves = textOf(report, `retention.saves.${tier}`);
     const name = el("span", { class: "name" }, capital(tier), el("small", {}, `${saves} saves, ${held}`));
-    return asking(figure.name, "tier", name, el("span", { class: "track" }, fill), el("span", { class: "number" }, figure.text));
+    return barRow(figure.name, name, tier, figure.value / largest, grouped(figure.text));
   });
   const total = asking("cost.storage_cost", "row total", el("span", {}, "Storage in all, per month"), el("span", { class: "number" }, textOf(report, "cost.storage_cost")));
   replace(byId("tiers-rows"), [...rows, total]);
@@ -134,11 +167,12 @@ function showNotes(report) {
   const warnings = report.warnings.map(({ about, message }) =>
     el("li", { class: "warning" }, el("strong", {}, "Warning"), " ", sentence(message), " ", asking(about, "link", label(about))),
   );
-  const readings = report.readings.map(({ about, question, alternatives }) => {
+  const asked = report.readings.filter(({ about }) => NOTED.includes(about.split(".")[0]));
+  const readings = asked.map(({ about, question, alternatives }) => {
     const answers = alternatives.map(({ label: words, text, used }) =>
       el("li", used ? { class: "used" } : {}, `${words}: `, el("b", {}, text), used ? " (used)" : ""),
     );
-    return el("li", { class: "reading" }, el("strong", {}, "Two readings"), " ", sentence(question), " ", asking(about, "link", label(about)), el("ul", {}, ...answers));
+    return el("li", { class: "reading" }, el("strong", {}, "Readings"), " ", sentence(question), " ", asking(about, "link", label(about)), el("ul", {}, ...answers));
   });
   replace(byId("notes-list"), [...warnings, ...readings]);
   byId("notes").hidden = warnings.length + readings.length === 0;
@@ -156,8 +190,8 @@ function showFigures(report) {
     const rows = figures.map((figure) =>
       el("tr", {},
         el("th", { scope: "row" }, asking(figure.name, "link", label(figure.name))),
-        el("td", { class: "number" }, figure.text),
-        el("td", { class: "also" }, figure.also ?? ""),
+        el("td", { class: "number" }, grouped(figure.text)),
+        el("td", { class: "also" }, grouped(figure.also ?? "")),
       ));
     return el("table", { class: "figures" }, el("caption", {}, PARTS[part] ?? capital(part)), el("tbody", {}, ...rows));
   });

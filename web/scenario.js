@@ -61,11 +61,11 @@ export function queryOf(state) {
 export function requestOf(state) {
   /** @type {Request} */
   const request = { checkpoint: {}, cost: {} };
-  for (const { id, model, name, initial, choices } of FIELDS) {
+  for (const { id, model, name, initial, assumed } of FIELDS) {
     const text = state[id].trim();
     if (model === "retention" || text === "") continue;
-    // What the planner assumes anyway is not said, so that commands stay short; quantities are, so that a command is complete.
-    if (choices && text === initial) continue;
+    // What the planner assumes anyway is not said, so that commands stay short.
+    if (assumed && text === initial) continue;
     request[model][name] = text;
   }
   if (request.checkpoint.gpus) request.cost.gpus = request.checkpoint.gpus;

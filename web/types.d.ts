@@ -106,6 +106,8 @@ export interface FieldSpec {
   note?: string;
   /** What it says at first; empty for a field that is computed unless given. */
   initial: string;
+  /** Whether the planner assumes the same when nothing is said. */
+  assumed?: boolean;
   /** Positions of its slider; without them it is a choice. */
   steps?: Step[];
   /** Words to choose from, with what they are called. */

@@ -132,7 +132,7 @@ async function agreesWithTerminal() {
   assert.ok(names.length >= 8, String(names));
   for (const name of names) {
     const known = [...report.figures, ...report.inputs].find((item) => item.name === name);
-    assert.equal(await figure(name ?? ""), known?.text, name ?? "");
+    assert.equal((await figure(name ?? "")).replaceAll(",", ""), known?.text, name ?? "");
   }
 }
 
@@ -148,6 +148,20 @@ test("the page shows what the command line says", async () => {
   assert.equal(await page.locator("#shares-rows button").count(), 4);
   assert.equal(await page.locator("#tiers-rows .tier").count(), 3);
   await screenshot("light");
+});
+
+test("fields begin with what the planner assumes", async () => {
+  const { inputs } = await terminalReport();
+  for (const [label, name] of [
+    ["Fixed time of a save", "checkpoint.sync_overhead"],
+    ["Restart", "checkpoint.restart"],
+    ["GPU price", "cost.gpu_price"],
+    ["Energy price", "cost.energy_price"],
+  ]) {
+    const { text, given } = inputs.find((input) => input.name === name);
+    assert.equal(await page.getByLabel(label, { exact: true }).inputValue(), text.replace(" ", ""), label);
+    assert.equal(given, false, `${label} is not said`);
+  }
 });
 
 test("a slider moves by keyboard and the numbers follow", async () => {
@@ -280,6 +294,10 @@ test("a phone shows it all", async () => {
     await open({ viewport: PHONE, deviceScaleFactor: 2, hasTouch: true, isMobile: true, colorScheme });
     assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), PHONE.width);
     await screenshot(`phone-${colorScheme}`);
+    await screenshot(`phone-${colorScheme}-top`, false);
+    const glance = page.locator("#glance-goodput");
+    assert.ok(await glance.isVisible());
+    assert.equal(await glance.innerText(), await figure("checkpoint.goodput"));
   }
   await page.locator('[data-explain="checkpoint.goodput"]').first().tap();
   await page.locator("#explain").waitFor();
