@@ -4,7 +4,7 @@
 //! flags.rs      command line -> model, fields, options
 //! request.rs    + file, scenarios, measured rates (calibrate.rs) -> requests
 //! this module   requests -> reports or a sweep, on a thread that Ctrl-C need not wait for
-//! print.rs      -> text, CSV, Markdown, JSON, plot.rs -> curves
+//! print.rs      reports -> text, CSV, Markdown, JSON; sweep.rs the same for sweeps; plot.rs -> curves
 //! ```
 
 mod calibrate;
@@ -12,9 +12,10 @@ mod flags;
 mod plot;
 mod print;
 mod request;
+mod sweep;
 
 use forebay_core::{Error, ErrorKind, Result};
-use forebay_plan::{Scenario, Sweep, sweep};
+use forebay_plan::{Scenario, Sweep};
 
 use crate::Exit;
 use crate::app::App;
@@ -42,9 +43,9 @@ pub(super) async fn run(command: PlanCommand, app: &App) -> Printed<Exit> {
     };
     let (answer, options) = app.unless_cancelled(work).await?;
     match answer? {
-        Answer::Sweep(sweep) => {
+        Answer::Sweep(found) => {
             let plotted = options.plot.as_deref();
-            print::sweep(&sweep, &options.figures, plotted, format, app.printer())?;
+            sweep::print(&found, &options.figures, plotted, format, app.printer())?;
         }
         Answer::Reports(runs) if !options.explain.is_empty() => {
             print::explain(&runs, &options.explain, app.printer())?;
@@ -121,12 +122,18 @@ fn swept(command: &PlanCommand, asks: &[Ask], text: &str) -> Result<Sweep> {
             format!("choose one with --scenario: {}", names.join(", ")),
         ));
     };
-    sweep(
+    let mut found = forebay_plan::sweep(
         command.model.name,
         &ask.request,
         &request::field_name(field),
         range,
-    )
+    )?;
+    if let Some(measured) = &ask.measured {
+        for report in found.points.iter_mut().filter_map(|point| point.report.as_mut()) {
+            measured.warn(&ask.request, report);
+        }
+    }
+    Ok(found)
 }
 
 /// The curve of a figure that the model itself gives, for each scenario.

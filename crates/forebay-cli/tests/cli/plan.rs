@@ -218,6 +218,10 @@ fn measured_rates_replace_assumed_ones() {
     assert!((figure(&both.json(), "save_time") / time - 0.5).abs() < 1e-9);
     assert!(!both.out.contains("calibrate-nodes"), "{}", both.out);
     sandbox
+        .run(with(&args, &["--sweep", "restart=1min,10min"]))
+        .exits(0)
+        .says(&["warning: calibration, at 2 of 2 values: "]);
+    sandbox
         .run(with(&args, &["--storage", "1TB/s"]))
         .exits(0)
         .says(&["warning: storage: ", "measured rate is used"]);

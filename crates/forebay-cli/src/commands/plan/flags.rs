@@ -21,7 +21,7 @@ const ALIASES: &[(&str, &str, &str)] = &[("ingest", "samples_per_second", "image
 /// How the values in the help are written.
 const VALUES_HELP: &str = "Values: COUNT 405B, 16384, 128Ki; BYTES 1.5TB, 1TiB; BYTES/S 1TB/s, 400Gb/s; TIME 45s, 1h30min, 7d; \
     PER-SECOND 100k; SHARE 40%; FACTOR 2.5x; MONEY $2.5/h, $0.023/GB-month; WATTS 5MW; FLOP/S 989TFLOP/s. \
-    B is a byte and b a bit; GB is 10^9 bytes and GiB 2^30.";
+    B is a byte and b a bit; GB is 10^9 bytes and GiB 2^30. In a shell, put values with $ or blanks into single quotes.";
 
 /// `forebay plan`: which model, and what it is told.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub(crate) struct PlanOptions {
     /// Form of the table
     #[arg(long, value_enum, help_heading = "Answer", conflicts_with = "explain")]
     pub(super) format: Option<Format>,
-    /// Vary a field: storage=10GB/s..1TB/s:10 in equal factors, gpus=0..10:11 linear in equal steps, or a list interval=1h,2h
+    /// Vary a field: storage=10GB/s..1TB/s:10 in equal factors, 'gpus=8..64:8 linear' in equal steps, or a list interval=1h,2h
     #[arg(long, value_name = "FIELD=RANGE", help_heading = "Answer")]
     pub(super) sweep: Option<String>,
     /// Draw this figure over the sweep, or without a sweep the curve of this figure that the model gives
@@ -150,6 +150,7 @@ impl Flag {
             .long(self.long.as_str())
             .help(self.help.as_str())
             .value_name(value_name(&self.field))
+            .help_heading("Fields")
             // The model says what is wrong with a negative number.
             .allow_hyphen_values(true)
             .action(ArgAction::Set);
@@ -236,11 +237,9 @@ fn with_flags(command: clap::Command) -> clap::Command {
 
 impl Subcommand for PlanCommand {
     fn augment_subcommands(command: clap::Command) -> clap::Command {
-        let each = models().iter().map(|model| {
-            clap::Command::new(model.name)
-                .about(summary(model))
-                .defer(with_flags)
-        });
+        let each = models()
+            .iter()
+            .map(|model| with_flags(clap::Command::new(model.name).about(summary(model))));
         command.subcommands(each)
     }
 
