@@ -136,6 +136,15 @@ async function agreesWithTerminal() {
   }
 }
 
+/** Elements beyond the right edge, when the page can be moved sideways. @param {number} width */
+function overflowing(width) {
+  return page.evaluate((limit) => {
+    if (document.documentElement.scrollWidth <= limit) return [];
+    const nodes = [...document.querySelectorAll("body *")].filter((node) => node.getBoundingClientRect().right > limit);
+    return nodes.map((node) => `${node.tagName} #${node.id} .${node.getAttribute("class")} ${node.getBoundingClientRect().right}`);
+  }, width);
+}
+
 /** @param {string} name @param {boolean} [fullPage] */
 async function screenshot(name, fullPage = true) {
   await page.screenshot({ path: path.join(screenshots, `${name}.png`), fullPage });
@@ -292,7 +301,7 @@ test("light and dark follow the system until they are chosen", async () => {
 test("a phone shows it all", async () => {
   for (const colorScheme of /** @type {const} */ (["light", "dark"])) {
     await open({ viewport: PHONE, deviceScaleFactor: 2, hasTouch: true, isMobile: true, colorScheme });
-    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), PHONE.width);
+    assert.deepEqual(await overflowing(PHONE.width), []);
     await screenshot(`phone-${colorScheme}`);
     await screenshot(`phone-${colorScheme}-top`, false);
     const glance = page.locator("#glance-goodput");
