@@ -108,6 +108,8 @@ pub(crate) enum Command {
     Bench(BenchCommand),
     /// The main job on a local directory: write, read back verified, copy, and the table of what it cost
     Demo(DemoArgs),
+    /// Serve the planner as a web page, on this machine only unless told otherwise
+    Serve(ServeArgs),
     /// How much storage, how often to save, what it costs: numbers with formula, inputs and source
     #[command(subcommand)]
     Plan(PlanCommand),
@@ -253,6 +255,17 @@ pub(crate) struct DemoArgs {
     /// How much to write; three times as much must be free
     #[arg(long, value_name = "SIZE", default_value = "2GiB")]
     pub(crate) size: ByteSize,
+}
+
+/// `forebay serve`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Address and port; port 0 lets the system choose one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
+    pub(crate) listen: String,
+    /// Allow an address that other machines reach; there is no password and no encryption
+    #[arg(long)]
+    pub(crate) allow_remote: bool,
 }
 
 /// `forebay completions`.

@@ -9,6 +9,7 @@ mod demo;
 mod ls;
 pub(crate) mod plan;
 mod rm;
+mod serve;
 mod stat;
 
 use clap::CommandFactory;
@@ -31,6 +32,7 @@ pub(crate) async fn run(command: Command, app: &App) -> Printed<Exit> {
         Command::Bench(BenchCommand::Disk(args)) => bench_disk::run(&args, app).await,
         Command::Bench(BenchCommand::Store(args)) => bench_store::run(&args, app).await,
         Command::Demo(args) => demo::run(&args, app).await,
+        Command::Serve(args) => serve::run(&args, app).await,
         Command::Plan(command) => plan::run(command, app).await,
         Command::Config => config::run(app),
         Command::Completions(args) => completions(args.shell, app),

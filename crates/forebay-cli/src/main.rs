@@ -14,6 +14,7 @@ mod outlet;
 mod printer;
 mod progress;
 mod reference;
+mod serve;
 mod table;
 mod target;
 

@@ -125,11 +125,12 @@ impl Site {
 
 /// `localhost` or an address, with or without a port.
 fn is_local_name(host: &str) -> bool {
-    if host.parse::<SocketAddr>().is_ok() || host.parse::<IpAddr>().is_ok() {
+    let is_address = |text: &str| text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    if host.parse::<SocketAddr>().is_ok() || is_address(host) {
         return true;
     }
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    name.eq_ignore_ascii_case("localhost") || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
+    name.eq_ignore_ascii_case("localhost")
 }
 
 fn allow(request: &Request<Incoming>, methods: &[Method]) -> Result<(), Failure> {

@@ -12,5 +12,6 @@ mod remote;
 mod removing;
 mod sandbox;
 mod secrets;
+mod serve;
 mod stub;
 mod terminal;
