@@ -100,7 +100,6 @@ export class Curve {
         {
           stroke: colour("--accent"),
           width: 2,
-          fill: colour("--accent-faint"),
           points: { show: false },
           paths: uPlot.paths.spline?.(),
         },
