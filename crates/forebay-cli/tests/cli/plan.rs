@@ -682,3 +682,41 @@ fn help_shows_each_field_with_unit_default_and_doc() {
         assert!(script.contains("tokens-per-gpu"), "{shell}");
     }
 }
+
+#[test]
+fn lists_and_tables_are_set_as_in_toml() {
+    let tiers = "tiers=[{ name = 'nvme', write = '1TB/s' }, { name = 'pfs', write = '100GB/s' }]";
+    let args = [
+        "plan",
+        "checkpoint",
+        "--params",
+        "70B",
+        "--gpus",
+        "1024",
+        "--mode",
+        "async",
+    ];
+    let out = run(&with(&args, &["--set", tiers])).exits(0).out;
+    assert!(out.contains("nvme") && out.contains("pfs"), "{out}");
+}
+
+#[test]
+fn the_guide_shows_what_the_commands_print() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let guide = std::fs::read_to_string(root.join("docs/guides/plan.md")).unwrap();
+    let sandbox = Sandbox::new();
+    let mut compared = 0;
+    for block in guide.split("```text\n$ forebay ").skip(1) {
+        let (command, rest) = block.split_once('\n').unwrap();
+        let (kept, _) = rest.split_once("```").unwrap();
+        // What was measured differs from run to run.
+        if command.starts_with("bench ") {
+            continue;
+        }
+        let mut command = sandbox.command(command.split(' '));
+        let ran = sandbox.ran(&command.current_dir(&root).output().unwrap());
+        assert_eq!(ran.out + &ran.err, kept, "{command:?}");
+        compared += 1;
+    }
+    assert!(compared > 10, "{compared}");
+}
