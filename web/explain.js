@@ -7,6 +7,14 @@ import { find, grouped, label } from "./results.js";
 /** @typedef {import("./types").Input} Input */
 /** @typedef {import("./types").Report} Report */
 
+/** Letters the formulas of checkpoints use for their inputs. @type {[RegExp, string][]} */
+const SYMBOLS = [
+  [/\btau\b/, "tau: training between saves"],
+  [/\bC\b/, "C: stall of a save"],
+  [/\b2?M\b|\b18M\b/, "M: mean time between failures"],
+  [/\bR\b/, "R: restart"],
+];
+
 /**
  * Answers every press on something with `data-explain`, also inside of the answer itself.
  *
@@ -84,6 +92,8 @@ function figureParts(report, figure) {
   });
   /** @type {HTMLElement[]} */
   const parts = [el("h3", {}, "Formula"), el("p", { class: "formula" }, el("code", {}, figure.formula))];
+  const symbols = part === "checkpoint" ? SYMBOLS.filter(([letter]) => letter.test(figure.formula)) : [];
+  if (symbols.length > 0) parts.push(el("p", { class: "symbols" }, symbols.map(([, words]) => words).join("; ")));
   if (rows.length > 0) parts.push(el("h3", {}, "Inputs"), el("table", {}, el("tbody", {}, ...rows)));
   parts.push(el("h3", {}, "Source"), el("p", {}, figure.source));
   return parts;
