@@ -110,7 +110,7 @@ fn what_makes_no_sense_is_refused_with_what_would() {
     ] {
         run(&with(CHECKPOINT, args)).exits(2).says(&[words]);
     }
-    run(&["plan", "chekpoint"]).exits(2).says(&["checkpoint"]);
+    run(&["plan", "checkpoints"]).exits(2).says(&["checkpoint"]);
     run(&["plan"]).exits(2);
     let error = run(&["plan", "checkpoint", "--json"]).exits(2).json_error();
     assert_eq!(error["kind"], "invalid_input");
