@@ -27,6 +27,9 @@ use super::shared::Shared;
 /// Pieces of one read in flight, however small the blocks are.
 const PIECES_MAX: u64 = 64;
 
+/// Blocks from this size on are checked on another thread; below, handing them over costs more than the checking.
+const CHECK_ASIDE_BYTES_MIN: usize = 256 << 10;
+
 /// One read through the cache.
 pub(super) struct Read<'a> {
     pub(super) shared: &'a Arc<Shared>,
@@ -45,9 +48,10 @@ impl Read<'_> {
         let len = buf.len();
         buf.set_len(span.len() as usize);
         let failed = AtomicBool::new(false);
+        let depth = self.depth(records.iter().all(Option::is_some));
         let mut pieces = stream::iter(cut(span, block_bytes, buf).into_iter().zip(records))
             .map(|((want, piece), record)| self.piece(want, piece, record, &failed))
-            .buffered(self.depth());
+            .buffered(depth);
         let mut whole: Option<AlignedBuf> = None;
         let mut result = Ok(Ledger::default());
         while let Some(served) = pieces.next().await {
@@ -68,11 +72,18 @@ impl Read<'_> {
         Ok((buf, result))
     }
 
-    fn depth(&self) -> usize {
+    /// Pieces in flight. Hits take what keeps the disk busy and no more: all at once, they would also be done all at once, and be checked when there
+    /// is nothing left to read beside it.
+    fn depth(&self, are_hits: bool) -> usize {
         let limits = self.shared.disk.limits();
         let window_bytes = u64::from(limits.disk_depth) * limits.disk_request_bytes;
         let hits = window_bytes / self.entry.identity.block_bytes;
-        hits.max(self.shared.slots).clamp(2, PIECES_MAX) as usize
+        let pieces = if are_hits {
+            hits
+        } else {
+            hits.max(self.shared.slots)
+        };
+        pieces.clamp(2, PIECES_MAX) as usize
     }
 
     async fn piece(
@@ -196,11 +207,12 @@ impl Read<'_> {
         let (piece, read) = disk
             .try_read_into(&self.entry.data, want, piece, self.class)
             .await?;
-        let checked = read.and_then(|ledger| {
-            check(&piece[..want.len() as usize], crc)?;
-            Ok(ledger)
-        });
-        Ok((piece, checked))
+        let ledger = match read {
+            Ok(ledger) => ledger,
+            Err(error) => return Ok((piece, Err(error))),
+        };
+        let (piece, checked) = check_aside(piece, want.len() as usize, crc).await?;
+        Ok((piece, checked.map(|()| ledger)))
     }
 
     async fn hit_part(
@@ -228,6 +240,19 @@ impl Read<'_> {
         });
         Ok((piece, checked))
     }
+}
+
+/// Check the front of a piece, a large one on another thread: the task that has the reads in hand goes on with the next of them.
+async fn check_aside(piece: AlignedBuf, len: usize, crc: u32) -> Result<(AlignedBuf, Result<()>)> {
+    if len < CHECK_ASIDE_BYTES_MIN {
+        let checked = check(&piece[..len], crc);
+        return Ok((piece, checked));
+    }
+    let checking = tokio::task::spawn_blocking(move || {
+        let checked = check(&piece[..len], crc);
+        (piece, checked)
+    });
+    checking.await.map_err(|_| torn())
 }
 
 fn check(bytes: &[u8], crc: u32) -> Result<()> {
