@@ -37,7 +37,7 @@ pub(crate) struct PlanCommand {
 /// Options every model takes.
 #[derive(Debug, Args)]
 pub(crate) struct PlanOptions {
-    /// Fields from a TOML or JSON file, - for stdin; flags win over it, and [[scenario]] lists stand side by side
+    /// Fields from a TOML or JSON file, - for stdin; flags win over it, and several scenarios in it stand side by side
     #[arg(long, value_name = "FILE", help_heading = "Request")]
     pub(super) file: Option<PathBuf>,
     /// Only this scenario of the file
