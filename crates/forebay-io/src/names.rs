@@ -42,7 +42,7 @@ pub enum NameOp {
         from: PathBuf,
         /// New name.
         to: PathBuf,
-        /// Replace an existing file, or fail with `AlreadyExists`.
+        /// Replace an existing file, or fail with `AlreadyExists`. Devices, pipes and sockets are never replaced: that is `InvalidInput`.
         replace: bool,
     },
     /// Remove a file.
@@ -238,6 +238,7 @@ fn list(path: &Path) -> Result<Vec<DirEntry>> {
 
 fn rename(from: &Path, to: &Path, replace: bool) -> Result<NameDone> {
     if replace {
+        refuse_special(to)?;
         return done("rename", to, fs::rename(from, to));
     }
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
@@ -251,6 +252,21 @@ fn rename(from: &Path, to: &Path, replace: bool) -> Result<NameDone> {
             Ok(NameDone::Nothing)
         }
         result => done("rename", to, result.map_err(Into::into)),
+    }
+}
+
+/// Whoever writes to a device or a pipe means what is behind it; renaming over it would take it from everybody else. Links are followed.
+fn refuse_special(path: &Path) -> Result<()> {
+    match fs::metadata(path) {
+        Ok(there) if !there.is_file() && !there.is_dir() => Err(Error::new(
+            ErrorKind::InvalidInput,
+            "rename",
+            "a device, pipe or socket stands there",
+        )
+        .at(path.display())
+        .with_hint("choose another name; forebay cat writes to pipes and devices")),
+        // A directory, and whatever else is wrong, is told by the rename itself.
+        _ => Ok(()),
     }
 }
 
@@ -340,6 +356,25 @@ mod tests {
         assert_eq!(fs::read(&b).unwrap(), b"old");
         run(op(true)).unwrap();
         assert_eq!(fs::read(&b).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_rename_never_takes_the_place_of_a_socket_or_pipe() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, socket, link) = (dir.path().join("a"), dir.path().join("s"), dir.path().join("l"));
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        fs::write(&from, "new").unwrap();
+        for to in [&socket, &link] {
+            let op = NameOp::Rename {
+                from: from.clone(),
+                to: to.clone(),
+                replace: true,
+            };
+            let error = run(op).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        }
+        assert!(from.exists() && !fs::metadata(&link).unwrap().is_file());
     }
 
     #[test]

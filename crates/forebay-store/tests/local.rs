@@ -673,11 +673,9 @@ async fn writers_into_one_directory_share_its_syncs() {
             .count()
             == 16
     );
-    assert_eq!(
-        events.iter().filter(|event| **event == Event::SyncBegins).count(),
-        2,
-        "{events:?}"
-    );
+    // Two, and one more for each group that hears of its own rename only when the sync before has begun.
+    let syncs = events.iter().filter(|event| **event == Event::SyncBegins).count();
+    assert!((2..8).contains(&syncs), "{events:?}");
 }
 
 #[tokio::test]

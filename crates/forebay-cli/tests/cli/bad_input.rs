@@ -8,6 +8,24 @@ use super::sandbox::Sandbox;
 use super::stub::{Answer, Stub};
 
 #[test]
+fn a_copy_never_takes_the_place_of_a_device_or_socket() {
+    let sandbox = Sandbox::new();
+    sandbox.file("small", 1000);
+    sandbox.file("large", 20_000_000);
+    let _listener = std::os::unix::net::UnixListener::bind(sandbox.path("socket")).unwrap();
+    for from in ["small", "large"] {
+        sandbox
+            .run(["cp", from, "socket"])
+            .exits(2)
+            .says(&["socket", "a device, pipe or socket stands there"]);
+        let there = std::fs::metadata(sandbox.path("socket")).unwrap();
+        assert!(!there.is_file(), "{from}");
+    }
+    let left = std::fs::read_dir(sandbox.work()).unwrap().count();
+    assert_eq!(left, 3, "nothing half-made stays");
+}
+
+#[test]
 fn missing_things_are_named() {
     let sandbox = Sandbox::new();
     sandbox.file("f", 3);

@@ -1,7 +1,7 @@
 //! Directory syncs that writers share.
 //!
 //! After its rename, each writer needs a sync of the directory that *begins* after it. Writers that come while a sync runs wait for it and
-//! then share the next one: N writers into one directory cost at most two syncs, one after the other.
+//! then share the next one: N writers that rename at the same time cost two syncs, one after the other, instead of N.
 //!
 //! A sync that fails has failed for everybody whose rename it may have covered, which is everybody who had begun to rename before it ended:
 //! the kernel reports a loss once and forgets it, so a later sync would succeed without making the lost rename durable. So a
