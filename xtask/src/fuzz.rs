@@ -34,7 +34,7 @@ pub(crate) fn run(runner: &Runner, options: &FuzzOptions) -> Result<bool> {
     }
     // With the target named, build scripts and macros are built without the flags.
     let host = host(runner)?;
-    let args = ["build", "--release", "--locked", "--target", &host];
+    let args = ["build", "--release", "--target", &host];
     runner.run(
         runner
             .cargo(&args)
