@@ -266,6 +266,9 @@ pub(crate) struct ServeArgs {
     /// Allow an address that other machines reach; there is no password and no encryption
     #[arg(long)]
     pub(crate) allow_remote: bool,
+    /// Name of this machine that requests may use, beside its addresses and localhost; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Vec<String>,
 }
 
 /// `forebay completions`.

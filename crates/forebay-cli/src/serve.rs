@@ -4,13 +4,18 @@
 //! requests, [`routes`] answers them from [`assets`] (files compiled into the program) or [`api`] (the planner). Nothing is read from the disk and
 //! nothing is kept between requests.
 //!
-//! Everything a client can make us hold has a limit below: connections, header bytes, body bytes, and the time for each of
-//! them. A client that sends slowly holds its own connection and nobody else's; when all are taken, new ones wait in the kernel's queue
-//! until the slowest has run out of time.
+//! Everything a client can make us hold has a limit in [`Limits`]: connections, header bytes, body bytes, plans at a time, and the
+//! time for each of them. A client that sends slowly holds its own connection and nobody else's; when all are taken, new ones wait in the
+//! kernel's queue until the slowest has run out of time.
 
 mod api;
 mod assets;
+mod hosts;
+mod limits;
+mod planner;
 mod routes;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,28 +27,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use hosts::Hosts;
+pub(crate) use limits::Limits;
 use routes::Site;
-
-/// Connections at a time: a browser opens six, so this is a room full of people.
-const CONNECTIONS_MAX: usize = 128;
-
-/// Request line and headers together; browsers send under 4 KiB.
-const HEAD_BYTES_MAX: usize = 16 << 10;
-
-/// Header lines of a request; browsers send about 20.
-const HEADERS_MAX: usize = 64;
-
-/// Time for the head of a request, and for the pause before the next one on the same connection.
-const HEAD_TIME_MAX: Duration = Duration::from_secs(15);
-
-/// Life of a connection, after which it is closed behind the answer under way: a reader that takes nothing cannot stay for ever.
-const CONNECTION_TIME_MAX: Duration = Duration::from_secs(120);
-
-/// Time for answers under way once a connection is to end.
-const GRACE: Duration = Duration::from_secs(2);
 
 /// Pause after a connection that could not be taken (no file descriptors left), instead of a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -70,16 +59,16 @@ impl Server {
     }
 
     /// Serves until `stop`, then lets answers under way end.
-    pub(crate) async fn run(self, stop: &CancellationToken) {
-        let site = Site::new(self.address);
+    pub(crate) async fn run(self, hosts: Hosts, limits: Limits, stop: &CancellationToken) {
+        let site = Site::new(hosts, limits);
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(_) = connections.join_next() => {}
-                accepted = self.listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
+                Some(ended) = connections.join_next() => note_end(ended),
+                accepted = self.listener.accept(), if connections.len() < limits.connections_max => match accepted {
                     Ok((stream, _)) => {
-                        connections.spawn(serve(stream, site.clone(), stop.clone()));
+                        connections.spawn(serve(stream, site.clone(), limits, stop.clone()));
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot take a connection");
@@ -89,30 +78,39 @@ impl Server {
             }
         }
         // Connections know of `stop` themselves, and end within their grace.
-        while connections.join_next().await.is_some() {}
+        while let Some(ended) = connections.join_next().await {
+            note_end(ended);
+        }
+    }
+}
+
+/// A connection that ended by a fault of ours must not go unseen: its client saw nothing but a closed socket.
+fn note_end(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection was dropped by a fault of the server");
     }
 }
 
 /// One connection to its end.
-async fn serve(stream: TcpStream, site: Site, stop: CancellationToken) {
+async fn serve(stream: TcpStream, site: Site, limits: Limits, stop: CancellationToken) {
     let service = service_fn(|request| site.answer(request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME_MAX)
-        .max_headers(HEADERS_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
+        .header_read_timeout(limits.head_time_max)
+        .max_headers(limits.headers_max)
+        .max_buf_size(limits.head_bytes_max)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
         () = stop.cancelled() => None,
-        () = tokio::time::sleep(CONNECTION_TIME_MAX) => None,
+        () = tokio::time::sleep(limits.connection_time_max) => None,
     };
     let ended = match ended {
         Some(ended) => ended,
         None => {
             connection.as_mut().graceful_shutdown();
-            match tokio::time::timeout(GRACE, connection).await {
+            match tokio::time::timeout(limits.grace_time_max, connection).await {
                 Ok(ended) => ended,
                 Err(_) => return,
             }

@@ -9,7 +9,7 @@ use crate::Exit;
 use crate::app::App;
 use crate::args::ServeArgs;
 use crate::printer::Printed;
-use crate::serve::Server;
+use crate::serve::{Hosts, Limits, Server};
 
 /// The line of `--json`.
 #[derive(Debug, Serialize)]
@@ -24,6 +24,7 @@ pub(super) async fn run(args: &ServeArgs, app: &App) -> Printed<Exit> {
     if !address.ip().is_loopback() && !args.allow_remote {
         return Err(remote_refused(address).into());
     }
+    let hosts = Hosts::parse(&args.host)?;
     let server = Server::bind(address).await?;
     let address = server.address();
     let url = format!("http://{address}/plan");
@@ -39,7 +40,7 @@ pub(super) async fn run(args: &ServeArgs, app: &App) -> Printed<Exit> {
         printer.say("everybody who reaches this address can use the planner; there is no password");
     }
     printer.say("Ctrl-C ends it");
-    server.run(app.cancel()).await;
+    server.run(hosts, Limits::default(), app.cancel()).await;
     printer.say("stopped");
     // Only a signal ends a server, and the status says which, as everywhere; nothing failed that would need a word.
     Ok(Exit::Failed)
