@@ -12,7 +12,7 @@
 //!
 //! - [`CacheConfig`]: where, how much, in which pieces, how long a version is believed;
 //! - `format`: bytes and names, pure; `scan`: what lies in the directory; `room`: the cap and eviction;
-//! - `entry`, `table`: open files; `version`, `known`: which version; `read`, `fill`: the two ways bytes come.
+//! - `entry`, `records`, `table`: open files and what is in them; `version`, `known`: which version; `read`, `fill`: the two ways bytes come.
 //!
 //! A cache never makes a read fail that the origin can answer. When its directory cannot be used (read-only, full, broken), reads go to the
 //! origin and their ledger says why.
@@ -24,6 +24,7 @@ mod fill;
 mod format;
 mod known;
 mod read;
+mod records;
 mod room;
 mod scan;
 mod shared;

@@ -13,6 +13,7 @@ use forebay_io::{Access, Direct, Disk, File, NameOp, OpenHow, Purpose, RangeLock
 use super::files;
 use super::fill::Waiter;
 use super::format::{self, Identity, Name, Part, Present, RECORD_BYTES, Seal};
+use super::records::Records;
 use super::room::Room;
 use super::table::Table;
 
@@ -30,6 +31,7 @@ pub(super) struct Entry {
     index: Arc<File>,
     seal: Seal,
     header_bytes: u64,
+    records: Records,
     /// Device and inode behind the two names when they were opened.
     stamp: [(u64, u64); 2],
     /// Removed from the directory: nothing more is to be filled in.
@@ -70,12 +72,12 @@ impl Entry {
                 opening.make().await?
             }
         };
-        let header_bytes = header.len() as u64;
-        Ok(Self {
+        let entry = Self {
             seal: identity.seal(),
             name,
-            header_bytes,
+            header_bytes: header.len() as u64,
             identity,
+            records: Records::default(),
             data: opened.data,
             index: opened.index,
             stamp: opened.stamp,
@@ -84,7 +86,9 @@ impl Entry {
             touched_ns: AtomicI64::new(0),
             flights: Mutex::default(),
             stalled: Mutex::default(),
-        })
+        };
+        entry.learn(0, &opened.records);
+        Ok(entry)
     }
 
     /// The path bytes take out of it.
@@ -94,22 +98,37 @@ impl Entry {
 
     /// What is known of the blocks from `first` to `last` that are present. A record that cannot be read is one that is not there.
     pub(super) async fn records(&self, disk: &Disk, first: u64, last: u64) -> Vec<Option<Present>> {
+        if let Some(known) = self.records.get(first, last) {
+            return known;
+        }
         let count = last - first + 1;
         let bytes = match Span::at(self.header_bytes + first * RECORD_BYTES, count * RECORD_BYTES) {
             Ok(span) => files::read_bytes(disk, &self.index, span).await,
             Err(error) => Err(error),
         };
-        let Ok(bytes) = bytes else {
-            return vec![None; count as usize];
-        };
+        match bytes {
+            Ok(bytes) => self.learn(first, &bytes),
+            Err(_) => vec![None; count as usize],
+        }
+    }
+
+    /// Look at records as they are in the index, `first` and those behind it, and remember those of blocks that are present.
+    fn learn(&self, first: u64, bytes: &[u8]) -> Vec<Option<Present>> {
         let record = |(block, bytes): (u64, &[u8])| {
             let len = self.identity.block_span(block).len() as u32;
-            format::parse_record(&self.seal, block, len, bytes)
+            let present = format::parse_record(&self.seal, block, len, bytes)?;
+            self.records.remember(block, present);
+            Some(present)
         };
-        (first..=last)
+        (first..)
             .zip(bytes.chunks_exact(RECORD_BYTES as usize))
             .map(record)
             .collect()
+    }
+
+    /// The bytes of block `block` were not those of its record: the next look goes to the index.
+    pub(super) fn disbelieve(&self, block: u64) {
+        self.records.forget(block);
     }
 
     /// Say that block `block` is present. Its data must have been written.
@@ -117,7 +136,9 @@ impl Entry {
         let len = self.identity.block_span(block).len() as u32;
         let record = format::record(&self.seal, block, len, present);
         let at = self.header_bytes + block * RECORD_BYTES;
-        files::write_bytes(disk, &self.index, at, &record).await
+        files::write_bytes(disk, &self.index, at, &record).await?;
+        self.records.remember(block, present);
+        Ok(())
     }
 
     /// The right to fill block `block`, against other processes; `None` when another one did not let go of it in time. A process that was stopped,
@@ -203,6 +224,8 @@ struct Opened {
     index: Arc<File>,
     data: Arc<File>,
     stamp: [(u64, u64); 2],
+    /// The first records, as they are in the index.
+    records: Vec<u8>,
 }
 
 impl Opening<'_> {
@@ -216,13 +239,14 @@ impl Opening<'_> {
         if stats[0].size < self.index_bytes || stats[1].size != self.identity.size {
             return None;
         }
-        let opened = Opened {
-            index: files::open_small(self.disk, index.clone()).await.ok()?,
+        let index = files::open_small(self.disk, index.clone()).await.ok()?;
+        Some(Opened {
+            records: self.records_behind_header(&index).await?,
+            index,
             data: self.open_data().await.ok()?,
             // Of before they were opened: when they are not the same files any more, that is found out later, and harms nothing.
             stamp: stats.map(|stat| stat.identity),
-        };
-        self.has_header(&opened.index).await.then_some(opened)
+        })
     }
 
     /// The files, made or mended. The marker's lock is held, so that nobody takes them for leftovers meanwhile.
@@ -235,14 +259,23 @@ impl Opening<'_> {
         let data = self.open_data().await?;
         disk.set_len(&data, self.identity.size).await?;
         disk.set_len(&index, self.index_bytes).await?;
-        if !self.has_header(&index).await {
-            files::write_bytes(disk, &index, 0, self.header).await?;
-        }
+        let records = match self.records_behind_header(&index).await {
+            Some(records) => records,
+            None => {
+                files::write_bytes(disk, &index, 0, self.header).await?;
+                Vec::new()
+            }
+        };
         let stamp = [
             disk.stat(&self.paths[0]).await?.identity,
             disk.stat(&self.paths[1]).await?.identity,
         ];
-        Ok(Opened { index, data, stamp })
+        Ok(Opened {
+            index,
+            data,
+            stamp,
+            records,
+        })
     }
 
     async fn open_data(&self) -> Result<Arc<File>> {
@@ -263,12 +296,13 @@ impl Opening<'_> {
         }
     }
 
-    async fn has_header(&self, index: &Arc<File>) -> bool {
-        let span = Span::first(self.header.len() as u64);
-        match files::read_bytes(self.disk, index, span).await {
-            Ok(found) => found[..] == *self.header,
-            Err(_) => false,
-        }
+    /// The first records, when the header is there before them.
+    async fn records_behind_header(&self, index: &Arc<File>) -> Option<Vec<u8>> {
+        let header_bytes = self.header.len() as u64;
+        let span = Span::first(header_bytes + Records::opening_bytes(self.identity.blocks()));
+        let found = files::read_bytes(self.disk, index, span).await.ok()?;
+        let (header, records) = found.split_at(self.header.len());
+        (header == self.header).then(|| records.to_vec())
     }
 }
 

@@ -48,7 +48,7 @@ impl Read<'_> {
         let len = buf.len();
         buf.set_len(span.len() as usize);
         let failed = AtomicBool::new(false);
-        let depth = self.depth(records.iter().all(Option::is_some));
+        let depth = self.depth();
         let mut pieces = stream::iter(cut(span, block_bytes, buf).into_iter().zip(records))
             .map(|((want, piece), record)| self.piece(want, piece, record, &failed))
             .buffered(depth);
@@ -72,17 +72,11 @@ impl Read<'_> {
         Ok((buf, result))
     }
 
-    /// Pieces in flight. Hits take what keeps the disk busy and no more: all at once, they would also be done all at once, and be checked when there
-    /// is nothing left to read beside it.
-    fn depth(&self, are_hits: bool) -> usize {
+    /// Pieces in flight. How many of them are read from disk at the same time is another matter.
+    fn depth(&self) -> usize {
         let limits = self.shared.disk.limits();
         let window_bytes = u64::from(limits.disk_depth) * limits.disk_request_bytes;
-        let hits = window_bytes / self.entry.identity.block_bytes;
-        let pieces = if are_hits {
-            hits
-        } else {
-            hits.max(self.shared.slots)
-        };
+        let pieces = (window_bytes / self.entry.identity.block_bytes).max(self.shared.slots);
         pieces.clamp(2, PIECES_MAX) as usize
     }
 
@@ -107,6 +101,7 @@ impl Read<'_> {
     }
 
     async fn serve(&self, want: Span, piece: AlignedBuf, record: Option<Present>) -> Result<Served> {
+        let block = want.start() / self.entry.identity.block_bytes;
         let (piece, why) = match record {
             Some(present) => match self.hit(want, piece, present).await? {
                 (piece, Ok(ledger)) => {
@@ -115,11 +110,13 @@ impl Read<'_> {
                         result: Ok(ledger),
                     });
                 }
-                (piece, Err(error)) => (piece, Some(error)),
+                (piece, Err(error)) => {
+                    self.entry.disbelieve(block);
+                    (piece, Some(error))
+                }
             },
             None => (piece, None),
         };
-        let block = want.start() / self.entry.identity.block_bytes;
         let mut served = self.miss(block, want, piece).await?;
         if let (Ok(ledger), Some(error)) = (&mut served.result, why) {
             let path = fill::main_path(ledger);
@@ -203,16 +200,20 @@ impl Read<'_> {
         piece: AlignedBuf,
         crc: u32,
     ) -> Result<(AlignedBuf, Result<Ledger>)> {
-        let disk = &self.shared.disk;
-        let (piece, read) = disk
-            .try_read_into(&self.entry.data, want, piece, self.class)
-            .await?;
+        let (piece, read) = self.read_disk(want, piece).await?;
         let ledger = match read {
             Ok(ledger) => ledger,
             Err(error) => return Ok((piece, Err(error))),
         };
         let (piece, checked) = check_aside(piece, want.len() as usize, crc).await?;
         Ok((piece, checked.map(|()| ledger)))
+    }
+
+    /// Read from the entry's file when it is this read's turn.
+    async fn read_disk(&self, span: Span, buf: AlignedBuf) -> Result<(AlignedBuf, Result<Ledger>)> {
+        let _turn = self.shared.hits.acquire().await.map_err(|_| torn())?;
+        let disk = &self.shared.disk;
+        disk.try_read_into(&self.entry.data, span, buf, self.class).await
     }
 
     async fn hit_part(
@@ -224,9 +225,7 @@ impl Read<'_> {
     ) -> Result<(AlignedBuf, Result<Ledger>)> {
         let disk = &self.shared.disk;
         let buf = self.shared.part_pool.lease(span.len() as usize).await??;
-        let (buf, read) = disk
-            .try_read_into(&self.entry.data, span, buf, self.class)
-            .await?;
+        let (buf, read) = self.read_disk(span, buf).await?;
         let checked = read.and_then(|read| {
             check(&buf[..span.len() as usize], crc)?;
             piece[..want.len() as usize].copy_from_slice(&buf[want.relative_to(span.start())]);

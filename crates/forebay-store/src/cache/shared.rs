@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forebay_core::{Clock, Result, Scheme, Seed, metric};
+use forebay_core::{Clock, Limits, Result, Scheme, Seed, metric};
 use forebay_io::{BufPool, Disk, PoolConfig};
 use tokio::sync::{Notify, Semaphore};
 
@@ -23,6 +23,12 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// missed.
 const WHOLES_MAX: usize = 32;
 
+/// Blocks read from disk at once, however large they are.
+const HITS_MIN: u64 = 2;
+
+/// Blocks read from disk at once, however small they are.
+const HITS_MAX: u64 = 256;
+
 /// Everything behind a cache that works.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -39,6 +45,8 @@ pub(super) struct Shared {
     pub(super) fill_pool: BufPool,
     /// Blocks of which only a part is wanted. Apart from the others, so that a slow origin does not hold up hits.
     pub(super) part_pool: BufPool,
+    /// Blocks being read from the cache's disk.
+    pub(super) hits: Semaphore,
     /// Fills nobody waits for: at most half of what may be in flight.
     pub(super) background: Arc<Semaphore>,
     /// Objects being filled as a whole.
@@ -52,6 +60,13 @@ pub(super) struct Shared {
     trouble: Mutex<Option<String>>,
     looked: Mutex<Option<Duration>>,
     closing: AtomicBool,
+}
+
+/// Blocks read from disk at once: what keeps it busy. All blocks of a shard at once would be done at once too, and be checked when nothing is left to
+/// read beside it.
+fn hits_in_flight(limits: &Limits, block_bytes: u64) -> usize {
+    let window_bytes = u64::from(limits.disk_depth) * limits.disk_request_bytes;
+    (window_bytes / block_bytes).clamp(HITS_MIN, HITS_MAX) as usize
 }
 
 impl Shared {
@@ -82,6 +97,7 @@ impl Shared {
             known: Known::default(),
             fill_pool,
             part_pool,
+            hits: Semaphore::new(hits_in_flight(disk.limits(), config.block_bytes)),
             background: Arc::new(Semaphore::new((slots / 2).max(1) as usize)),
             wholes: Arc::new(Semaphore::new(WHOLES_MAX)),
             slots,

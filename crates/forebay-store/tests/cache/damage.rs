@@ -94,6 +94,25 @@ async fn a_flipped_bit_is_counted_fetched_again_and_mended() {
     assert_eq!((cache.stats().corrupt, origin.reads()), (1, reads + 1));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn records_are_read_once_for_as_long_as_their_entry_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let origin = Origin::with(&SIZES).await;
+    drop(warm(&origin, dir.path()).await);
+    let cache = open(&origin, config(dir.path())).await;
+    read_all(&cache).await;
+    for index in files(dir.path(), "index") {
+        let bytes = vec![0; fs::metadata(&index).unwrap().len() as usize];
+        fs::write(&index, bytes).unwrap();
+    }
+    let reads = origin.reads();
+    read_all(&cache).await;
+    assert_eq!(origin.reads(), reads);
+    // Whoever opens them now finds nothing.
+    read_all(&open(&origin, config(dir.path())).await).await;
+    assert!(origin.reads() > reads);
+}
+
 /// Ways to spoil a directory.
 fn spoil(dir: &Path, how: u64, rng: &mut Rng) {
     let mut data = files(dir, "data");
