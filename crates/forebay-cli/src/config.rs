@@ -130,7 +130,7 @@ impl Config {
             pages: if self.value("disk.huge_pages") == Some(&Value::Switch(true)) {
                 Pages::Huge
             } else {
-                Pages::Small
+                Pages::default()
             },
             ..DiskConfig::default()
         };

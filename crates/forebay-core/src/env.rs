@@ -57,7 +57,7 @@ env_vars! {
     ENGINE = "FOREBAY_ENGINE";
     /// Ceiling of buffer memory in flight, such as `512MiB`.
     BUFFER_MEMORY = "FOREBAY_BUFFER_MEMORY";
-    /// Try 2 MiB pages for buffer memory.
+    /// Reserved 2 MiB pages for buffer memory.
     HUGE_PAGES = "FOREBAY_HUGE_PAGES";
     /// Requests to one store in flight.
     CONCURRENCY = "FOREBAY_CONCURRENCY";

@@ -1,4 +1,7 @@
-//! Anonymous memory straight from the kernel: page-aligned, zeroed, optionally in 2 MiB pages.
+//! Anonymous memory straight from the kernel: page-aligned, zeroed, in 2 MiB pages where they can be had.
+//!
+//! A device reads into pieces of contiguous memory. In 4 KiB pages a request of 4 MiB is a thousand pieces, more than most devices take at once, so
+//! that the kernel cuts it up; in 2 MiB pages it is two.
 //!
 //! Everything Forebay reads into or writes from lives in a [`Map`]. malloc is not used for it: large blocks come back at
 //! page offset 16, which tripled the CPU cost of plain reads on a host measured, and direct I/O needs alignment anyway.
@@ -18,9 +21,11 @@ pub const HUGE_PAGE: usize = 2 << 20;
 /// Which pages to ask the kernel for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pages {
-    /// Ordinary 4 KiB pages.
-    #[default]
+    /// Ordinary 4 KiB pages: for small and short-lived memory.
     Small,
+    /// Transparent 2 MiB pages, as far as the kernel finds them, and 4 KiB pages elsewhere.
+    #[default]
+    Transparent,
     /// 2 MiB pages: reserved ones where the machine has them, otherwise transparent ones.
     Huge,
 }
@@ -67,13 +72,19 @@ impl Map {
                 kind: PageKind::Reserved,
             });
         }
-        let ptr = map(len, MapFlags::NORESERVE).map_err(|errno| refused(len, Some(errno.into())))?;
+        let is_huge = pages != Pages::Small && len >= HUGE_PAGE;
+        let mapped = if is_huge {
+            map_aligned(len)
+        } else {
+            map(len, MapFlags::NORESERVE)
+        };
+        let ptr = mapped.map_err(|errno| refused(len, Some(errno.into())))?;
         let mut map = Self {
             ptr,
             len,
             kind: PageKind::Small,
         };
-        if pages == Pages::Huge && map.advise_huge() {
+        if is_huge && map.advise_huge() {
             map.kind = PageKind::Transparent;
         }
         Ok(map)
@@ -113,6 +124,32 @@ fn map(len: usize, flags: MapFlags) -> rustix::io::Result<NonNull<u8>> {
     NonNull::new(ptr.cast()).ok_or(rustix::io::Errno::NOMEM)
 }
 
+/// A mapping that starts where a 2 MiB page can. Kernels before 6.7 do not see to it.
+fn map_aligned(len: usize) -> rustix::io::Result<NonNull<u8>> {
+    let ptr = map(len, MapFlags::NORESERVE)?;
+    let over = ptr.as_ptr().addr() % HUGE_PAGE;
+    if over == 0 {
+        return Ok(ptr);
+    }
+    let unmap = |ptr: *mut u8, len: usize| {
+        // SAFETY: called with ranges of mappings made here that nobody has been told of.
+        let _ = unsafe { mm::munmap(ptr.cast(), len) };
+    };
+    unmap(ptr.as_ptr(), len);
+    let whole = len.checked_add(HUGE_PAGE).ok_or(rustix::io::Errno::NOMEM)?;
+    let ptr = map(whole, MapFlags::NORESERVE)?;
+    let before = ptr.as_ptr().addr().next_multiple_of(HUGE_PAGE) - ptr.as_ptr().addr();
+    let start = ptr.as_ptr().wrapping_add(before);
+    if before > 0 {
+        unmap(ptr.as_ptr(), before);
+    }
+    let behind = before + len;
+    if behind < whole {
+        unmap(ptr.as_ptr().wrapping_add(behind), whole - behind);
+    }
+    NonNull::new(start).ok_or(rustix::io::Errno::NOMEM)
+}
+
 fn refused(len: usize, source: Option<io::Error>) -> Error {
     let message = format!("cannot map {} of memory", ByteSize(len as u64));
     let error = Error::new(ErrorKind::LimitExceeded, "allocate", message)
@@ -120,5 +157,24 @@ fn refused(len: usize, source: Option<io::Error>) -> Error {
     match source {
         Some(source) => error.with_source(source),
         None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transparent_pages_start_where_a_huge_page_can() {
+        // Several of odd lengths: the kernel puts them side by side.
+        let maps: Vec<Map> = (1..6)
+            .map(|pages| Map::new(HUGE_PAGE * pages + PAGE * pages, Pages::Transparent).unwrap())
+            .collect();
+        for map in &maps {
+            assert_eq!(map.ptr().as_ptr().addr() % HUGE_PAGE, 0);
+            // SAFETY: the range is this mapping, which nobody else uses.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(map.ptr().as_ptr(), map.len()) };
+            bytes.fill(7);
+        }
     }
 }

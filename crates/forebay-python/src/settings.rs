@@ -54,7 +54,7 @@ impl SizeArgument {
 /// Args:
 ///     buffer_memory: ceiling of the buffer pool, such as ``"512MiB"``
 ///     engine: ``"auto"``, ``"uring"`` (an error where it does not run) or ``"psync"``
-///     huge_pages: try 2 MiB pages for buffers
+///     huge_pages: take buffers from the machine's reserved 2 MiB pages, where it has some
 ///     concurrency: requests to one store in flight
 ///     part_size: size of one ranged GET or uploaded part
 #[pyfunction]
@@ -112,7 +112,7 @@ pub(crate) fn resolve() -> Result<(DiskConfig, Pages)> {
         Some(wanted) => wanted,
         None => switch(env::HUGE_PAGES)?.unwrap_or(false),
     };
-    let pages = if huge_pages { Pages::Huge } else { Pages::Small };
+    let pages = if huge_pages { Pages::Huge } else { Pages::default() };
     let config = DiskConfig {
         limits,
         engine,

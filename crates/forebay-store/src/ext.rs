@@ -195,7 +195,7 @@ impl Joined {
         let len = self.pieces.iter().map(|piece| piece.len()).sum();
         let mut buf = match context.pool().try_lease(len) {
             Some(buf) => buf,
-            None => AlignedBuf::alloc(len, Pages::Small)?,
+            None => AlignedBuf::alloc(len, Pages::default())?,
         };
         let mut at = 0;
         for piece in &self.pieces {

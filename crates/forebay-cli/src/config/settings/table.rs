@@ -86,7 +86,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         kind: Kind::Switch,
         env: Some(env::HUGE_PAGES),
         flag: Some(("--huge-pages", |args| args.huge_pages.as_ref())),
-        doc: "Try 2 MiB pages for buffer memory.",
+        doc: "Take buffer memory from the reserved 2 MiB pages of the machine, where it has some; transparent ones are used anyway.",
         default: |_| Value::Switch(false),
     },
     limit!(
