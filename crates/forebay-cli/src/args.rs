@@ -67,7 +67,7 @@ pub(crate) struct SettingArgs {
     /// Ceiling of buffer memory in flight, such as 512MiB
     #[arg(long, global = true, value_name = "SIZE")]
     pub(crate) buffer_memory: Option<OsString>,
-    /// Try 2 MiB pages for buffer memory: true or false
+    /// Reserved 2 MiB pages for buffer memory: true or false
     #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) huge_pages: Option<OsString>,
     /// Requests to one store in flight
