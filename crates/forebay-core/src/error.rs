@@ -122,6 +122,7 @@ struct Inner {
     op: &'static str,
     location: Option<String>,
     message: String,
+    field: Option<String>,
     hint: Option<String>,
     retry_after: Option<Duration>,
     source: Option<Box<dyn StdError + Send + Sync>>,
@@ -135,6 +136,7 @@ impl Error {
             op,
             location: None,
             message: message.into(),
+            field: None,
             hint: None,
             retry_after: None,
             source: None,
@@ -152,6 +154,12 @@ impl Error {
         if self.0.location.is_none() {
             self.0.location = Some(location.to_string());
         }
+        self
+    }
+
+    /// Name the field of the input that is wrong, for programs; people read it in the message.
+    pub fn with_field(mut self, field: impl Into<String>) -> Self {
+        self.0.field = Some(field.into());
         self
     }
 
@@ -191,6 +199,11 @@ impl Error {
     /// The message without kind, operation and place.
     pub fn message(&self) -> &str {
         &self.0.message
+    }
+
+    /// The field of the input that is wrong, where one is known; `tiers.hot.keep` in a table of a list.
+    pub fn field(&self) -> Option<&str> {
+        self.0.field.as_deref()
     }
 
     /// What the user can do, where there is something.
