@@ -1,44 +1,69 @@
-//! The fields of requests: declared once, with type, default and doc, and read from JSON or TOML with an error that names the field.
+//! The fields of requests: declared once, with type, default and doc, and read (`read.rs`) from JSON or TOML with an error that names the field.
 //!
 //! The `request!` macro makes a request struct and the list of its [`Field`]s from the same lines, so help texts, web forms
 //! and the documentation cannot disagree with what is read. `choice!` does the same for words to choose from.
 
-use forebay_core::{Error, ErrorKind, Result};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+mod read;
 
-use crate::near;
-use crate::quantity::{self, Measure, Unit};
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use crate::quantity::Unit;
+
+pub use read::LIST_ITEMS_MAX;
+pub(crate) use read::read;
 
 /// What a caller may say to a model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
     /// Name in JSON and TOML; the command line writes `_` as `-`.
     pub name: &'static str,
-    /// What is to be written: `size`, `one of a, b`, `list of tables`.
-    pub kind: String,
-    /// Unit of a plain number, where it is a quantity.
-    pub unit: Option<Unit>,
+    /// What is to be written.
+    pub kind: Kind,
     /// Default in words; nothing when there is none.
     pub default: Option<String>,
-    /// Words to choose from, where it is a choice.
-    pub choices: Vec<&'static str>,
     /// What it is and where its default comes from.
     pub doc: &'static str,
 }
 
+/// What a field takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// A number, or a text such as `1.5TB`.
+    Quantity(Unit),
+    /// One of these words.
+    Choice(Vec<&'static str>),
+    /// Any text.
+    Text,
+    /// A table with these fields.
+    Table(Vec<Field>),
+    /// A list of such.
+    List(Box<Kind>),
+    /// A table with the fields of another model, which is the one to read it.
+    Section,
+}
+
+/// In words: `size`, `one of a, b`, `list of tables with a, b`.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Quantity(unit) => f.write_str(unit.noun()),
+            Self::Choice(words) => write!(f, "one of {}", words.join(", ")),
+            Self::Text => f.write_str("text"),
+            Self::Table(fields) => {
+                let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
+                write!(f, "tables with {}", names.join(", "))
+            }
+            Self::List(kind) => write!(f, "list of {kind}"),
+            Self::Section => f.write_str("a table with the fields of that model"),
+        }
+    }
+}
+
 /// A type a field can have.
 pub(crate) trait FieldValue {
-    fn unit() -> Option<Unit> {
-        None
-    }
-
-    fn kind() -> String;
-
-    fn choices() -> Vec<&'static str> {
-        Vec::new()
-    }
+    fn kind() -> Kind;
 
     /// The value in words; nothing for an absent one.
     fn text(&self) -> Option<String>;
@@ -49,48 +74,73 @@ impl Field {
         Self {
             name,
             kind: T::kind(),
-            unit: T::unit(),
             default: default.text(),
-            choices: T::choices(),
             doc: doc.trim(),
         }
     }
-}
 
-macro_rules! measures {
-    ($($name:ident)*) => { $(
-        impl FieldValue for quantity::$name {
-            fn unit() -> Option<Unit> {
-                Some(Self::UNIT)
-            }
-
-            fn kind() -> String {
-                Self::UNIT.noun().to_owned()
-            }
-
-            fn text(&self) -> Option<String> {
-                Some(Self::UNIT.show(self.get()).text)
-            }
+    /// Unit of a plain number, where it is a quantity.
+    pub fn unit(&self) -> Option<Unit> {
+        match self.kind {
+            Kind::Quantity(unit) => Some(unit),
+            _ => None,
         }
-    )* };
+    }
+
+    /// Words to choose from, where it is a choice.
+    pub fn choices(&self) -> &[&'static str] {
+        match &self.kind {
+            Kind::Choice(words) => words,
+            _ => &[],
+        }
+    }
+
+    /// Fields of the table or of the tables of the list, where it is one.
+    pub fn fields(&self) -> &[Field] {
+        let kind = match &self.kind {
+            Kind::List(kind) => kind,
+            kind => kind,
+        };
+        match kind {
+            Kind::Table(fields) => fields,
+            _ => &[],
+        }
+    }
+
+    /// Whether one word can give it.
+    pub fn is_single(&self) -> bool {
+        matches!(self.kind, Kind::Quantity(_) | Kind::Choice(_) | Kind::Text)
+    }
 }
 
-measures! {
-    Bytes BytesPerSecond Seconds Money MoneyPerHour MoneyPerGbMonth MoneyPerGb MoneyPerThousand MoneyPerKilowattHour Watts
-    WattHours Flops Count PerSecond Ratio Factor
+impl Serialize for Field {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Written<'a> {
+            name: &'a str,
+            kind: String,
+            unit: Option<Unit>,
+            default: Option<&'a str>,
+            choices: &'a [&'static str],
+            fields: &'a [Field],
+            doc: &'a str,
+        }
+        let written = Written {
+            name: self.name,
+            kind: self.kind.to_string(),
+            unit: self.unit(),
+            default: self.default.as_deref(),
+            choices: self.choices(),
+            fields: self.fields(),
+            doc: self.doc,
+        };
+        written.serialize(serializer)
+    }
 }
 
 impl<T: FieldValue> FieldValue for Option<T> {
-    fn unit() -> Option<Unit> {
-        T::unit()
-    }
-
-    fn kind() -> String {
+    fn kind() -> Kind {
         T::kind()
-    }
-
-    fn choices() -> Vec<&'static str> {
-        T::choices()
     }
 
     fn text(&self) -> Option<String> {
@@ -99,8 +149,8 @@ impl<T: FieldValue> FieldValue for Option<T> {
 }
 
 impl<T: FieldValue> FieldValue for Vec<T> {
-    fn kind() -> String {
-        format!("list of {}", T::kind())
+    fn kind() -> Kind {
+        Kind::List(Box::new(T::kind()))
     }
 
     fn text(&self) -> Option<String> {
@@ -110,22 +160,12 @@ impl<T: FieldValue> FieldValue for Vec<T> {
 }
 
 impl FieldValue for String {
-    fn kind() -> String {
-        "text".to_owned()
+    fn kind() -> Kind {
+        Kind::Text
     }
 
     fn text(&self) -> Option<String> {
         (!self.is_empty()).then(|| self.clone())
-    }
-}
-
-impl FieldValue for bool {
-    fn kind() -> String {
-        "true or false".to_owned()
-    }
-
-    fn text(&self) -> Option<String> {
-        Some(self.to_string())
     }
 }
 
@@ -159,9 +199,8 @@ macro_rules! request {
         }
 
         impl $crate::field::FieldValue for $name {
-            fn kind() -> String {
-                let names = [ $( stringify!($field) ),* ];
-                format!("tables with {}", names.join(", "))
+            fn kind() -> $crate::field::Kind {
+                $crate::field::Kind::Table(Self::fields())
             }
 
             fn text(&self) -> Option<String> {
@@ -200,13 +239,8 @@ macro_rules! choice {
         }
 
         impl $crate::field::FieldValue for $name {
-            fn kind() -> String {
-                let names: Vec<&str> = Self::ALL.iter().map(|(name, _)| *name).collect();
-                format!("one of {}", names.join(", "))
-            }
-
-            fn choices() -> Vec<&'static str> {
-                Self::ALL.iter().map(|(name, _)| *name).collect()
+            fn kind() -> $crate::field::Kind {
+                $crate::field::Kind::Choice(Self::ALL.iter().map(|(name, _)| *name).collect())
             }
 
             fn text(&self) -> Option<String> {
@@ -217,52 +251,3 @@ macro_rules! choice {
 }
 
 pub(crate) use {choice, request};
-
-/// Reads a request, naming the field that is wrong.
-pub(crate) fn read<T: DeserializeOwned>(model: &str, fields: &[Field], value: &Value) -> Result<T> {
-    let Value::Object(map) = value else {
-        let message = format!("a request to {model} is a table of names and values");
-        return Err(Error::new(ErrorKind::InvalidInput, "plan", message)
-            .with_hint(format!("write {{ {} }}", example(fields))));
-    };
-    let error = match T::deserialize(value) {
-        Ok(request) => return Ok(request),
-        Err(error) => error,
-    };
-    for (key, value) in map {
-        if !fields.iter().any(|field| field.name == key) {
-            return Err(unknown(model, fields, key));
-        }
-        // Every field is optional, so a table with this one alone fails exactly when this one is wrong.
-        let alone = Value::Object(Map::from_iter([(key.clone(), value.clone())]));
-        if let Err(error) = T::deserialize(&alone) {
-            let kind = fields.iter().find(|field| field.name == key);
-            let kind = kind.map_or_else(String::new, |field| field.kind.clone());
-            let message = format!("{key} of {model}: {error}");
-            return Err(Error::new(ErrorKind::InvalidInput, "plan", message)
-                .with_hint(format!("{key} is written as {kind}")));
-        }
-    }
-    Err(
-        Error::new(ErrorKind::InvalidInput, "plan", format!("{model}: {error}"))
-            .with_hint(format!("write {{ {} }}", example(fields))),
-    )
-}
-
-fn unknown(model: &str, fields: &[Field], key: &str) -> Error {
-    let names = fields.iter().map(|field| field.name);
-    let hint = match near::nearest(key, names.clone()) {
-        Some(name) => format!("did you mean {name}?"),
-        None => format!("fields are {}", names.collect::<Vec<_>>().join(", ")),
-    };
-    let message = format!("{model} has no field '{}'", key.escape_debug());
-    Error::new(ErrorKind::InvalidInput, "plan", message).with_hint(hint)
-}
-
-fn example(fields: &[Field]) -> String {
-    let shown = fields.iter().take(3);
-    let shown: Vec<String> = shown
-        .map(|field| format!("{} = {}", field.name, field.kind))
-        .collect();
-    shown.join(", ")
-}

@@ -15,12 +15,13 @@
 //! - [`quantity`] has the units and reads and writes them;
 //! - [`mod@model`] has the models, [`models`] their list, [`run`] is the one door to them;
 //! - [`Report`] is what all of them answer, [`Table`] how it is printed;
-//! - [`scenarios`] puts several clusters side by side, [`sweep()`] varies one field.
+//! - [`expand`] makes several requests of a file, [`side_by_side`] compares their reports, [`sweep()`] varies one field.
 
 mod field;
 pub mod hardware;
 pub mod model;
 mod near;
+mod path;
 pub mod quantity;
 mod registry;
 mod report;
@@ -30,9 +31,13 @@ mod source;
 mod sweep;
 mod table;
 
-pub use field::Field;
+pub use field::{Field, Kind, LIST_ITEMS_MAX};
+pub use path::put;
 pub use registry::{Model, model, models, parse_json, parse_toml, run};
-pub use report::{Alternative, Figure, Input, Reading, Report, Row, Series, Warning};
-pub use scenario::{SCENARIOS_MAX, Scenario, expand, scenarios, side_by_side};
-pub use sweep::{SWEEP_POINTS_MAX, Sweep, SweepPoint, sweep};
+pub use report::{Alternative, Figure, Input, Operand, Origin, Reading, Report, Row, Series, Warning};
+pub use scenario::{SCENARIOS_MAX, Scenario, expand, side_by_side};
+pub use sweep::{
+    Refusal, SWEEP_EVENTS_MAX, SWEEP_POINTS_MAX, Sweep, SweepFigure, SweepReading, SweepRequest, SweepValue,
+    SweepWarning, sweep,
+};
 pub use table::Table;

@@ -3,15 +3,31 @@
 /// Names further away than this many edits are not what was meant.
 const EDITS_MAX: usize = 2;
 
-/// Longer names are not compared: the work grows with the product of the lengths.
+/// Characters of a name that are compared: the work grows with the product of the lengths.
 const NAME_CHARS_MAX: usize = 64;
 
-/// The name nearest to `wanted`, when one is near: few edits away, or the only end of a dotted name that fits.
+/// What to say to somebody who wrote a name nobody has: the nearest one, or all of them, which are called `kind`.
+pub(crate) fn hint<'a>(wanted: &str, kind: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
+    match nearest(wanted, names.clone()) {
+        Some(name) => format!("did you mean {name}?"),
+        None => format!("{kind} are {}", names.collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// The name nearest to `wanted`, when one is near: few edits away as a whole, or few edits between the ends of dotted names.
 pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let near = names.map(|name| (distance(wanted, name.rsplit('.').next().unwrap_or(name)), name));
-    near.filter(|(edits, _)| *edits <= EDITS_MAX)
-        .min_by_key(|(edits, _)| *edits)
-        .map(|(_, name)| name)
+    let near = names.map(|name| {
+        let edits = distance(wanted, name);
+        (edits.min(distance(end(wanted), end(name))), edits, name)
+    });
+    near.filter(|(nearest, _, _)| *nearest <= EDITS_MAX)
+        .min_by_key(|(nearest, edits, _)| (*nearest, *edits))
+        .map(|(_, _, name)| name)
+}
+
+/// What is behind the last dot.
+fn end(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
 }
 
 /// Number of insertions, deletions and replacements between two words.
@@ -44,5 +60,22 @@ mod tests {
             Some("checkpoint.save_time")
         );
         assert_eq!(nearest("colour", names.into_iter()), None);
+        for wanted in ["checkpoint.save_tim", "chekpoint.save_time", "check.save_time"] {
+            assert_eq!(
+                nearest(wanted, names.into_iter()),
+                Some("checkpoint.save_time"),
+                "{wanted}"
+            );
+        }
+        // As a whole before by its end.
+        let names = ["cost.goodput", "checkpoint.goodput"];
+        assert_eq!(
+            nearest("checkpont.godput", names.into_iter()),
+            Some("checkpoint.goodput")
+        );
+        assert_eq!(
+            hint("colour", "figures", names.into_iter()),
+            "figures are cost.goodput, checkpoint.goodput"
+        );
     }
 }

@@ -8,6 +8,7 @@
 //! In JSON and TOML a quantity is a plain number in its base unit or a text such as `"1.5TB"`.
 
 mod parse;
+mod scale;
 mod text;
 
 use std::fmt;
@@ -17,179 +18,55 @@ use forebay_core::{Error, ErrorKind, Result};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::field::{FieldValue, Kind};
 pub use text::Shown;
 
 /// Nothing in a data centre is larger than this in its base unit (a yottabyte, 10^24 parameters); a larger number is a
 /// slip, and refusing it keeps products of inputs far from the end of a 64-bit float.
 pub const QUANTITY_MAX: f64 = 1e24;
 
-/// What a number is measured in; numbers are kept in the base unit named here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unit {
-    /// Bytes.
-    Bytes,
-    /// Bytes per second.
-    BytesPerSecond,
-    /// Seconds.
-    Seconds,
-    /// An amount of money.
-    Money,
-    /// Money per hour.
-    MoneyPerHour,
-    /// Money per GB (10^9 bytes) and month.
-    MoneyPerGbMonth,
-    /// Money per GB (10^9 bytes).
-    MoneyPerGb,
-    /// Money per 1000 requests.
-    MoneyPerThousand,
-    /// Money per kilowatt-hour.
-    MoneyPerKilowattHour,
-    /// Watts.
-    Watts,
-    /// Watt-hours.
-    WattHours,
-    /// Floating-point operations per second.
-    Flops,
-    /// A number of things: parameters, GPUs, tokens.
-    Count,
-    /// Things per second.
-    PerSecond,
-    /// A share, written in percent.
-    Ratio,
-    /// A factor, written like 2.5x.
-    Factor,
-}
-
-impl Unit {
-    /// Every unit.
-    pub const ALL: [Self; 16] = [
-        Self::Bytes,
-        Self::BytesPerSecond,
-        Self::Seconds,
-        Self::Money,
-        Self::MoneyPerHour,
-        Self::MoneyPerGbMonth,
-        Self::MoneyPerGb,
-        Self::MoneyPerThousand,
-        Self::MoneyPerKilowattHour,
-        Self::Watts,
-        Self::WattHours,
-        Self::Flops,
-        Self::Count,
-        Self::PerSecond,
-        Self::Ratio,
-        Self::Factor,
-    ];
-
-    /// Symbol of the base unit; empty for counts, shares and factors.
-    pub const fn symbol(self) -> &'static str {
-        match self {
-            Self::Bytes => "B",
-            Self::BytesPerSecond => "B/s",
-            Self::Seconds => "s",
-            Self::Money => "$",
-            Self::MoneyPerHour => "$/h",
-            Self::MoneyPerGbMonth => "$/GB-month",
-            Self::MoneyPerGb => "$/GB",
-            Self::MoneyPerThousand => "$/1000",
-            Self::MoneyPerKilowattHour => "$/kWh",
-            Self::Watts => "W",
-            Self::WattHours => "Wh",
-            Self::Flops => "FLOP/s",
-            Self::Count | Self::Ratio | Self::Factor => "",
-            Self::PerSecond => "1/s",
+/// Makes everything there is once per unit from one table: the unit with its symbol, noun, word in help texts and examples, and
+/// the type of such a quantity.
+macro_rules! units {
+    ($( $(#[doc = $doc:literal])+ $name:ident: $symbol:literal, $noun:literal, $word:literal, $examples:literal; )*) => {
+        /// What a number is measured in; numbers are kept in the base unit named here.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Unit {
+            $( $(#[doc = $doc])+ $name, )*
         }
-    }
 
-    /// What people call it.
-    pub const fn noun(self) -> &'static str {
-        match self {
-            Self::Bytes => "size",
-            Self::BytesPerSecond => "data rate",
-            Self::Seconds => "time",
-            Self::Money => "amount of money",
-            Self::MoneyPerHour
-            | Self::MoneyPerGbMonth
-            | Self::MoneyPerGb
-            | Self::MoneyPerThousand
-            | Self::MoneyPerKilowattHour => "price",
-            Self::Watts => "power",
-            Self::WattHours => "energy",
-            Self::Flops => "compute rate",
-            Self::Count => "count",
-            Self::PerSecond => "rate",
-            Self::Ratio => "share",
-            Self::Factor => "factor",
+        impl Unit {
+            /// Every unit.
+            pub const ALL: &'static [Self] = &[ $( Self::$name, )* ];
+
+            /// Symbol of the base unit; empty for counts, shares and factors.
+            pub const fn symbol(self) -> &'static str {
+                match self { $( Self::$name => $symbol, )* }
+            }
+
+            /// What people call it.
+            pub const fn noun(self) -> &'static str {
+                match self { $( Self::$name => $noun, )* }
+            }
+
+            /// What stands for a value in help texts.
+            pub const fn word(self) -> &'static str {
+                match self { $( Self::$name => $word, )* }
+            }
+
+            /// How it is written, for hints.
+            pub const fn examples(self) -> &'static str {
+                match self { $( Self::$name => $examples, )* }
+            }
         }
-    }
 
-    /// How it is written, for hints.
-    pub const fn examples(self) -> &'static str {
-        match self {
-            Self::Bytes => "1.5TB, 1TiB, 256MB or 4096",
-            Self::BytesPerSecond => "1TB/s, 50GB/s, 400Gb/s or 4GiB/s",
-            Self::Seconds => "45s, 30min, 4h, 1h30min, 7d or 50ms",
-            Self::Money => "$100 or 1.5k",
-            Self::MoneyPerHour => "$2.50/h",
-            Self::MoneyPerGbMonth => "$0.023/GB-month",
-            Self::MoneyPerGb => "$0.09/GB",
-            Self::MoneyPerThousand => "$0.005/1000",
-            Self::MoneyPerKilowattHour => "$0.10/kWh",
-            Self::Watts => "700W, 10.2kW or 5MW",
-            Self::WattHours => "720MWh, 3kWh or 3.6MJ",
-            Self::Flops => "989TFLOP/s",
-            Self::Count => "405B, 16384, 100k, 128Ki or 1T",
-            Self::PerSecond => "100k, 5500/s",
-            Self::Ratio => "0.4 or 40%",
-            Self::Factor => "2.5x or 3",
-        }
-    }
-
-    /// The number, when it is one a quantity may have.
-    fn check(self, value: f64) -> Result<f64> {
-        let noun = self.noun();
-        let wrong = if !value.is_finite() {
-            format!("{value} is not a {noun}")
-        } else if value < 0.0 {
-            format!("a {noun} of {value} is negative")
-        } else if value > QUANTITY_MAX {
-            format!(
-                "a {noun} of {value:e} {} is beyond anything that exists",
-                self.symbol()
-            )
-        } else {
-            // Adding zero turns -0 into 0, which prints without a sign.
-            return Ok(value + 0.0);
-        };
-        Err(Error::new(ErrorKind::InvalidInput, "plan", wrong)
-            .with_hint(format!("write a {noun} like {}", self.examples())))
-    }
-}
-
-/// A type of this module: a number in the base unit of [`Measure::UNIT`].
-pub trait Measure: Copy {
-    /// The unit of the number.
-    const UNIT: Unit;
-
-    /// The number.
-    fn get(self) -> f64;
-}
-
-/// Unchecked construction, for the defaults of requests only; a test checks those.
-pub(crate) trait Literal: Sized {
-    /// From a number in the base unit.
-    fn literal(value: f64) -> Self;
-}
-
-/// A default.
-pub(crate) fn lit<T: Literal>(value: f64) -> T {
-    T::literal(value)
+        $( quantity! { $(#[doc = $doc])+ $name } )*
+    };
 }
 
 macro_rules! quantity {
-    ($( $(#[$doc:meta])* $name:ident; )*) => { $(
-        $(#[$doc])*
+    ($(#[doc = $doc:literal])+ $name:ident) => {
+        $(#[doc = $doc])+
         #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
         pub struct $name(f64);
 
@@ -211,6 +88,16 @@ macro_rules! quantity {
         impl Literal for $name {
             fn literal(value: f64) -> Self {
                 Self(value)
+            }
+        }
+
+        impl FieldValue for $name {
+            fn kind() -> Kind {
+                Kind::Quantity(Unit::$name)
+            }
+
+            fn text(&self) -> Option<String> {
+                Some(Unit::$name.show(self.0).text)
             }
         }
 
@@ -239,42 +126,101 @@ macro_rules! quantity {
                 deserializer.deserialize_any(Written(Unit::$name)).map(Self)
             }
         }
-    )* };
+    };
 }
 
-quantity! {
+units! {
     /// A size in bytes.
-    Bytes;
+    Bytes: "B", "size", "BYTES", "1.5TB, 1TiB, 256MB or 4096";
     /// A data rate in bytes per second.
-    BytesPerSecond;
+    BytesPerSecond: "B/s", "data rate", "BYTES/S", "1TB/s, 50GB/s, 400Gb/s or 4GiB/s";
     /// A time in seconds.
-    Seconds;
+    Seconds: "s", "time", "TIME", "45s, 30min, 4h, 1h30min, 7d or 50ms";
     /// An amount of money; the planner never converts currencies and writes all of them with `$`.
-    Money;
+    Money: "$", "amount of money", "MONEY", "$100 or 1.5k";
     /// A price per hour.
-    MoneyPerHour;
-    /// A price per GB and month.
-    MoneyPerGbMonth;
-    /// A price per GB.
-    MoneyPerGb;
+    MoneyPerHour: "$/h", "price", "MONEY/H", "$2.50/h";
+    /// A price per GB (10^9 bytes) and month.
+    MoneyPerGbMonth: "$/GB-month", "price", "MONEY/GB-MONTH", "$0.023/GB-month";
+    /// A price per GB (10^9 bytes).
+    MoneyPerGb: "$/GB", "price", "MONEY/GB", "$0.09/GB";
     /// A price per 1000 requests.
-    MoneyPerThousand;
+    MoneyPerThousand: "$/1000", "price", "MONEY/1000", "$0.005/1000";
     /// A price per kilowatt-hour.
-    MoneyPerKilowattHour;
+    MoneyPerKilowattHour: "$/kWh", "price", "MONEY/KWH", "$0.10/kWh";
     /// Power in watts.
-    Watts;
+    Watts: "W", "power", "WATTS", "700W, 10.2kW or 5MW";
     /// Energy in watt-hours; also reads joules.
-    WattHours;
+    WattHours: "Wh", "energy", "WATT-HOURS", "720MWh, 3kWh or 3.6MJ";
     /// Floating-point operations per second.
-    Flops;
-    /// A number of things.
-    Count;
+    Flops: "FLOP/s", "compute rate", "FLOP/S", "989TFLOP/s";
+    /// A number of things: parameters, GPUs, tokens.
+    Count: "", "count", "COUNT", "405B, 16384, 100k, 128Ki or 1T";
     /// Things per second.
-    PerSecond;
-    /// A share.
-    Ratio;
-    /// A factor.
-    Factor;
+    PerSecond: "1/s", "rate", "PER-SECOND", "100k, 5500/s";
+    /// A share, written in percent.
+    Ratio: "", "share", "SHARE", "0.4 or 40%";
+    /// A factor, written like 2.5x.
+    Factor: "", "factor", "FACTOR", "2.5x or 3";
+}
+
+impl Unit {
+    /// What people call one of it: `an energy`.
+    pub(crate) fn a_noun(self) -> String {
+        let article = if self.noun().starts_with(['a', 'e', 'i', 'o', 'u']) {
+            "an"
+        } else {
+            "a"
+        };
+        format!("{article} {}", self.noun())
+    }
+
+    /// The number, when it is one a quantity may have.
+    pub(crate) fn check(self, value: f64) -> Result<f64> {
+        let noun = self.a_noun();
+        let wrong = if !value.is_finite() {
+            format!("{value} is not {noun}")
+        } else if value < 0.0 {
+            format!("{noun} of {value} is negative")
+        } else if value > QUANTITY_MAX {
+            format!(
+                "{noun} of {value:e} {} is beyond anything that exists",
+                self.symbol()
+            )
+        } else {
+            // Adding zero turns -0 into 0, which prints without a sign.
+            return Ok(value + 0.0);
+        };
+        Err(Error::new(ErrorKind::InvalidInput, "plan", wrong)
+            .with_hint(format!("write {noun} like {}", self.examples())))
+    }
+}
+
+/// As its symbol.
+impl Serialize for Unit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.symbol())
+    }
+}
+
+/// A type of this module: a number in the base unit of [`Measure::UNIT`].
+pub trait Measure: Copy {
+    /// The unit of the number.
+    const UNIT: Unit;
+
+    /// The number.
+    fn get(self) -> f64;
+}
+
+/// Unchecked construction, for the defaults of requests only; a test checks those.
+pub(crate) trait Literal: Sized {
+    /// From a number in the base unit.
+    fn literal(value: f64) -> Self;
+}
+
+/// A default.
+pub(crate) fn lit<T: Literal>(value: f64) -> T {
+    T::literal(value)
 }
 
 /// Reads a number or a text in the unit.
@@ -284,7 +230,7 @@ impl Visitor<'_> for Written {
     type Value = f64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a {} like {}", self.0.noun(), self.0.examples())
+        write!(f, "{} like {}", self.0.a_noun(), self.0.examples())
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<f64, E> {

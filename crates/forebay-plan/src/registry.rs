@@ -1,14 +1,15 @@
 //! The door to every model: by name, with a table of fields, for the command line, the web interface and the tests alike.
 
-use forebay_core::{Error, ErrorKind, Result};
+use forebay_core::Result;
 use serde_json::Value;
 
 use crate::field::{self, Field};
 use crate::model::{
     burst, checkpoint, cluster, cost, fabric, failures, ingest, network, retention, storage, tracking,
 };
-use crate::near;
-use crate::report::Report;
+use crate::report::{Origin, Report};
+use crate::sheet::wrong;
+use crate::{near, path};
 
 /// A model by name.
 #[derive(Debug, Clone, Copy)]
@@ -58,21 +59,23 @@ pub fn model(name: &str) -> Result<&'static Model> {
         return Ok(model);
     }
     let names = MODELS.iter().map(|model| model.name);
-    let hint = match near::nearest(name, names.clone()) {
-        Some(name) => format!("did you mean {name}?"),
-        None => format!("models are {}", names.collect::<Vec<_>>().join(", ")),
-    };
     let message = format!("there is no model '{}'", name.escape_debug());
-    Err(Error::new(ErrorKind::InvalidInput, "plan", message).with_hint(hint))
+    Err(wrong(message, near::hint(name, "models", names)))
 }
 
 /// Asks a model: a table of fields in, a report of finite numbers or an error with a hint out.
 pub fn run(name: &str, request: &Value) -> Result<Report> {
+    run_from(name, request, &|_| Origin::Given)
+}
+
+/// Asks a model with a request from several places: `origin` says where what it says about an input comes from.
+pub(crate) fn run_from(name: &str, request: &Value, origin: &dyn Fn(&str) -> Origin) -> Result<Report> {
     let mut report = (model(name)?.run)(request)?;
-    for input in &mut report.inputs {
-        let path: Vec<&str> = input.name.split('.').collect();
-        let found = path.iter().try_fold(request, |value, key| value.get(key));
-        input.given = input.given || found.is_some();
+    let inputs = report.inputs.iter_mut();
+    for input in inputs.filter(|input| input.origin == Origin::Default) {
+        if path::at(request, &input.name).is_some() {
+            input.origin = origin(&input.name);
+        }
     }
     Ok(report)
 }
@@ -81,15 +84,16 @@ pub fn run(name: &str, request: &Value) -> Result<Report> {
 pub fn parse_toml(text: &str) -> Result<Value> {
     toml::from_str::<Value>(text).map_err(|error| {
         let message = format!("not TOML: {}", error.to_string().trim().replace('\n', " | "));
-        Error::new(ErrorKind::InvalidInput, "plan", message)
-            .with_hint("write lines like gpus = 1024 or storage = \"1TB/s\"")
+        wrong(message, "write lines like gpus = 1024 or storage = \"1TB/s\"")
     })
 }
 
 /// Reads a JSON text as a table of fields.
 pub fn parse_json(text: &str) -> Result<Value> {
     serde_json::from_str(text).map_err(|error| {
-        Error::new(ErrorKind::InvalidInput, "plan", format!("not JSON: {error}"))
-            .with_hint("write an object like {\"gpus\": 1024, \"storage\": \"1TB/s\"}")
+        wrong(
+            format!("not JSON: {error}"),
+            "write an object like {\"gpus\": 1024, \"storage\": \"1TB/s\"}",
+        )
     })
 }

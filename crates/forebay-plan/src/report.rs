@@ -4,27 +4,66 @@
 //! know none of them. Each number is a [`Figure`] with its formula, its inputs and where the formula or constant comes
 //! from; [`Report::explain`] puts that into words. Reports are made by a `Sheet` (see `sheet.rs`), which lets only finite numbers in.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use forebay_core::{Error, ErrorKind, Result};
+use forebay_core::Result;
 use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 
 use crate::near;
 use crate::quantity::Unit;
+use crate::sheet::wrong;
 use crate::table::Table;
 
-/// A number that went into a figure.
+/// Where an input comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// The caller said it.
+    Given,
+    /// Nobody said it.
+    Default,
+    /// Another model of the cluster found it.
+    Found,
+    /// A benchmark measured it.
+    Measured,
+}
+
+impl Origin {
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Given => "as given",
+            Self::Default => "as the planner assumes",
+            Self::Found => "as another model found",
+            Self::Measured => "as measured",
+        }
+    }
+}
+
+/// A field of the request, as it was used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Input {
-    /// Name of the request's field or of another figure.
+    /// Name of the field.
     pub name: String,
     /// The number, in the base unit.
     pub value: f64,
     /// Its unit.
     pub unit: Unit,
-    /// Whether the caller gave it; otherwise it is a default or a figure.
-    pub given: bool,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// A number that went into a figure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Operand {
+    /// Name of an input, of another figure, or of a field of the item the figure is of.
+    pub name: String,
+    /// The number, in the base unit.
+    pub value: f64,
+    /// Its unit.
+    pub unit: Unit,
 }
 
 /// A number of a report with everything needed to check it.
@@ -41,7 +80,7 @@ pub struct Figure {
     /// How it follows from the inputs.
     pub formula: String,
     /// The numbers that went in.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<Operand>,
     /// Where formula or constant come from.
     pub source: String,
 }
@@ -153,6 +192,46 @@ impl Report {
         self.figure(name).map(|figure| figure.value)
     }
 
+    /// The figure of that name, or the input that was given in its place.
+    pub fn lookup(&self, name: &str) -> Option<Cow<'_, Figure>> {
+        let input = || self.inputs.iter().find(|input| input.name == name);
+        let figure = self.figure(name).map(Cow::Borrowed);
+        figure.or_else(|| input().map(|input| Cow::Owned(input.to_figure())))
+    }
+
+    /// The figure or input a person means: by its name, with `-` for `_`, or by the end of its name where no other ends so. An
+    /// unknown name is answered with the nearest one.
+    pub fn find(&self, name: &str) -> Result<Cow<'_, Figure>> {
+        let same = name.replace('-', "_");
+        if let Some(figure) = self.lookup(name).or_else(|| self.lookup(&same)) {
+            return Ok(figure);
+        }
+        let end = format!(".{same}");
+        let figures = self.figures.iter().filter(|figure| figure.name.ends_with(&end));
+        let mut found: Vec<Cow<'_, Figure>> = figures.map(Cow::Borrowed).collect();
+        // A figure goes before the input that another model makes of it.
+        if found.is_empty() {
+            let inputs = self.inputs.iter().filter(|input| input.name.ends_with(&end));
+            found = inputs.map(|input| Cow::Owned(input.to_figure())).collect();
+        }
+        let (model, shown) = (&self.model, name.escape_debug());
+        if found.len() > 1 {
+            let names: Vec<&str> = found.iter().map(|figure| figure.name.as_str()).collect();
+            return Err(wrong(
+                format!("{model} has several figures '{shown}'"),
+                format!("write one of {}", names.join(", ")),
+            ));
+        }
+        let figures = self.figures.iter().map(|figure| figure.name.as_str());
+        let names = figures.chain(self.inputs.iter().map(|input| input.name.as_str()));
+        found.pop().ok_or_else(|| {
+            wrong(
+                format!("{model} has no figure '{shown}'"),
+                near::hint(&same, "figures", names),
+            )
+        })
+    }
+
     /// The figures as rows of text.
     pub fn rows(&self) -> Vec<Row> {
         self.figures.iter().map(Figure::row).collect()
@@ -169,17 +248,10 @@ impl Report {
         }
     }
 
-    /// Formula, inputs and source of a figure, in words; an unknown name is answered with the nearest one.
+    /// Formula, inputs and source of what [`Report::find`] finds, in words.
     pub fn explain(&self, name: &str) -> Result<String> {
-        let Some(figure) = self.figure(name) else {
-            let names = self.figures.iter().map(|figure| figure.name.as_str());
-            let hint = match near::nearest(name, names.clone()) {
-                Some(name) => format!("did you mean {name}?"),
-                None => format!("figures are {}", names.collect::<Vec<_>>().join(", ")),
-            };
-            let message = format!("{} has no figure '{}'", self.model, name.escape_debug());
-            return Err(Error::new(ErrorKind::InvalidInput, "explain", message).with_hint(hint));
-        };
+        let figure = self.find(name)?;
+        let name = figure.name.as_str();
         let mut text = figure.explain();
         for reading in self.readings.iter().filter(|reading| reading.about == name) {
             let _ = writeln!(text, "reading   {}", reading.question);
@@ -225,6 +297,36 @@ impl Report {
     }
 }
 
+impl Input {
+    /// Whether the caller gave it.
+    pub fn is_given(&self) -> bool {
+        self.origin == Origin::Given
+    }
+
+    /// As the figure it stands in place of.
+    fn to_figure(&self) -> Figure {
+        Figure {
+            name: self.name.clone(),
+            group: "inputs".to_owned(),
+            value: self.value,
+            unit: self.unit,
+            formula: self.origin.words().to_owned(),
+            inputs: Vec::new(),
+            source: "request".to_owned(),
+        }
+    }
+}
+
+impl Reading {
+    /// Whether it matters: not where it is the same in words however it is read.
+    pub fn is_open(&self) -> bool {
+        let texts = self.alternatives.iter();
+        let mut texts = texts.map(|answer| answer.unit.show(answer.value).text);
+        let first = texts.next();
+        texts.any(|text| Some(text) != first)
+    }
+}
+
 impl Figure {
     fn row(&self) -> Row {
         let shown = self.unit.show(self.value);
@@ -252,30 +354,32 @@ impl Figure {
 
 /// Number, unit, and the number in words: what every number of a report looks like in JSON.
 macro_rules! serialize_with_text {
-    ($type:ident { $first:ident, $($field:ident),* }) => {
+    ($type:ident($this:ident) { $first:ident $(, $field:ident: $value:expr)* $(,)? }) => {
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                let shown = self.unit.show(self.value);
-                let fields = [stringify!($first), $(stringify!($field)),*].len() + 4;
+                let $this = self;
+                let shown = $this.unit.show($this.value);
+                let fields = [stringify!($first) $(, stringify!($field))*].len() + 4;
                 let mut state = serializer.serialize_struct(stringify!($type), fields)?;
-                state.serialize_field(stringify!($first), &self.$first)?;
-                state.serialize_field("value", &self.value)?;
-                state.serialize_field("unit", self.unit.symbol())?;
+                state.serialize_field(stringify!($first), &$this.$first)?;
+                state.serialize_field("value", &$this.value)?;
+                state.serialize_field("unit", &$this.unit)?;
                 state.serialize_field("text", &shown.text)?;
                 state.serialize_field("also", &shown.other)?;
-                $( state.serialize_field(stringify!($field), &self.$field)?; )*
+                $( state.serialize_field(stringify!($field), &$value)?; )*
                 state.end()
             }
         }
     };
 }
 
-serialize_with_text!(Input { name, given });
-serialize_with_text!(Figure {
+serialize_with_text!(Input(this) { name, origin: this.origin, given: this.is_given() });
+serialize_with_text!(Operand(this) { name });
+serialize_with_text!(Figure(this) {
     name,
-    group,
-    formula,
-    inputs,
-    source
+    group: this.group,
+    formula: this.formula,
+    inputs: this.inputs,
+    source: this.source,
 });
-serialize_with_text!(Alternative { label, used });
+serialize_with_text!(Alternative(this) { label, used: this.used });

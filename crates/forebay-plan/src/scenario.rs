@@ -6,7 +6,6 @@
 use forebay_core::Result;
 use serde_json::{Map, Value};
 
-use crate::registry;
 use crate::report::Report;
 use crate::sheet::wrong;
 use crate::table::Table;
@@ -25,20 +24,6 @@ pub struct Scenario {
     pub report: Report,
 }
 
-/// Runs every scenario of a file.
-pub fn scenarios(file: &Value) -> Result<Vec<Scenario>> {
-    let mut runs = Vec::new();
-    for (name, request) in expand(file)? {
-        let report = registry::run("cluster", &request).map_err(|error| error.at(&name))?;
-        runs.push(Scenario {
-            name,
-            request,
-            report,
-        });
-    }
-    Ok(runs)
-}
-
 /// The requests of a file with their names: the base with each change of its list, or the file itself where it has none.
 pub fn expand(file: &Value) -> Result<Vec<(String, Value)>> {
     let Value::Object(file) = file else {
@@ -53,7 +38,8 @@ pub fn expand(file: &Value) -> Result<Vec<(String, Value)>> {
             return Err(wrong(message, "write [[scenario]] and below it what it changes"));
         }
     };
-    let expanded = list.into_iter().enumerate().map(|(index, change)| {
+    let mut expanded: Vec<(String, Value)> = Vec::new();
+    for (index, change) in list.into_iter().enumerate() {
         let mut request = Value::Object(base.clone());
         merge(&mut request, change);
         let name = request.get("name").and_then(Value::as_str).unwrap_or_default();
@@ -62,9 +48,13 @@ pub fn expand(file: &Value) -> Result<Vec<(String, Value)>> {
         } else {
             name.to_owned()
         };
-        (name, request)
-    });
-    Ok(expanded.collect())
+        if expanded.iter().any(|(known, _)| *known == name) {
+            let message = format!("two scenarios are called '{}'", name.escape_debug());
+            return Err(wrong(message, "give each [[scenario]] a name of its own"));
+        }
+        expanded.push((name, request));
+    }
+    Ok(expanded)
 }
 
 /// Changes a table key by key; recursion ends with the depth of the change, which its parser bounds.
@@ -90,7 +80,7 @@ pub fn side_by_side(runs: &[Scenario]) -> Table {
         }
     }
     let cell = |run: &Scenario, name: &str| {
-        let figure = run.report.figure(name);
+        let figure = run.report.lookup(name);
         figure.map_or_else(String::new, |figure| figure.unit.show(figure.value).text)
     };
     let mut columns = vec!["figure".to_owned()];
@@ -103,5 +93,54 @@ pub fn side_by_side(runs: &[Scenario]) -> Table {
     Table {
         columns,
         rows: names.into_iter().map(row).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::registry;
+
+    #[test]
+    fn each_scenario_has_a_name_of_its_own() {
+        let names = |file: &Value| -> Vec<String> {
+            let expanded = expand(file).unwrap();
+            expanded.into_iter().map(|(name, _)| name).collect()
+        };
+        let file = json!({ "scenario": [{}, { "name": "b" }, {}] });
+        assert_eq!(names(&file), ["scenario 1", "b", "scenario 3"]);
+        for list in [
+            json!([{ "name": "a" }, { "name": "b" }, { "name": "a" }]),
+            json!([{ "name": "scenario 2" }, {}]),
+        ] {
+            let error = expand(&json!({ "scenario": list })).unwrap_err();
+            assert!(error.message().contains("two scenarios are called '"), "{error}");
+        }
+        // A name of the base would be the name of all of them.
+        assert!(expand(&json!({ "name": "base", "scenario": [{}, {}] })).is_err());
+    }
+
+    #[test]
+    fn what_one_computes_stands_beside_what_another_gives() {
+        let base = json!({ "size": "50TB", "gpus": 1024, "storage": "1TB/s" });
+        let list = json!([{ "name": "computed" }, { "name": "given", "stall": "1h" }]);
+        let mut file = base.clone();
+        file["scenario"] = list;
+        let run = |(name, mut request): (String, Value)| {
+            request.as_object_mut().unwrap().remove("name");
+            let report = registry::run("checkpoint", &request).unwrap();
+            Scenario {
+                name,
+                request,
+                report,
+            }
+        };
+        let runs: Vec<Scenario> = expand(&file).unwrap().into_iter().map(run).collect();
+        let table = side_by_side(&runs);
+        let row = table.rows.iter().find(|row| row[0] == "stall").unwrap();
+        assert_eq!(row[2], "1 h");
+        assert!(table.rows.iter().all(|row| !row[1].is_empty()));
     }
 }

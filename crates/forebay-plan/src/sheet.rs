@@ -4,10 +4,12 @@
 //! naming formula and inputs, after [`Sheet::from`] where the formula has a source. Both hand back a [`Num`], so later formulas can name earlier figures. These methods are the only way for a number
 //! into a report, and they refuse what is not finite: no NaN leaves the planner, whatever a formula does.
 
+use std::collections::HashSet;
+
 use forebay_core::{Error, ErrorKind, Result};
 
 use crate::quantity::{Measure, Unit};
-use crate::report::{Alternative, Figure, Input, Reading, Report, Series, Warning};
+use crate::report::{Alternative, Figure, Input, Operand, Origin, Reading, Report, Series, Warning};
 use crate::source;
 
 /// Beyond this a result is a slip in the inputs even if a float can hold it.
@@ -16,6 +18,9 @@ const FIGURE_MAX: f64 = 1e60;
 /// Largest distance to a whole number that is rounding and not a fraction.
 const WHOLE_SLACK: f64 = 1e-9;
 
+/// Largest part of its inputs by which a difference falls below zero through rounding alone.
+const NEGATIVE_SLACK: f64 = 1e-9;
+
 /// Characters of the name of an item that are kept.
 const ITEM_CHARS_MAX: usize = 32;
 
@@ -23,6 +28,8 @@ const ITEM_CHARS_MAX: usize = 32;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Num {
     pub(crate) name: &'static str,
+    /// Which item of the sheet it is of, where it is the result of an item of a list.
+    item: Option<usize>,
     /// The value, in the base unit.
     pub(crate) v: f64,
     pub(crate) unit: Unit,
@@ -33,18 +40,15 @@ impl Num {
     pub(crate) fn of<M: Measure>(name: &'static str, measure: M) -> Self {
         Self {
             name,
+            item: None,
             v: measure.get(),
             unit: M::UNIT,
         }
     }
 
-    fn input(self) -> Input {
-        Input {
-            name: self.name.to_owned(),
-            value: self.v,
-            unit: self.unit,
-            given: false,
-        }
+    /// The error of this number.
+    fn wrong(self, what: &str, hint: impl Into<String>) -> Error {
+        wrong(format!("{} is {what}", self.name), hint).with_field(self.name)
     }
 
     /// The number in words.
@@ -57,24 +61,29 @@ impl Num {
         if self.v > 0.0 {
             return Ok(self);
         }
-        let noun = self.unit.noun();
-        Err(wrong(
-            format!("{} is 0", self.name),
-            format!("give a {noun} above zero, like {}", self.unit.examples()),
-        ))
+        let hint = format!(
+            "give {} above zero, like {}",
+            self.unit.a_noun(),
+            self.unit.examples()
+        );
+        Err(self.wrong("0", hint))
+    }
+
+    /// Refuses fractions.
+    pub(crate) fn integral(self) -> Result<Self> {
+        if (self.v - self.v.round()).abs() <= WHOLE_SLACK * self.v {
+            return Ok(self);
+        }
+        let hint = match self.v.floor() {
+            0.0 => "give 1 or more".to_owned(),
+            below => format!("give {below} or {}", self.v.ceil()),
+        };
+        Err(self.wrong(&format!("{}, not a whole number", self.v), hint))
     }
 
     /// Refuses zero and fractions.
     pub(crate) fn whole(self) -> Result<Self> {
-        self.positive()?;
-        if (self.v - self.v.round()).abs() <= WHOLE_SLACK * self.v {
-            return Ok(self);
-        }
-        let hint = format!("give {} or {}", self.v.floor().max(1.0), self.v.ceil().max(1.0));
-        Err(wrong(
-            format!("{} is {}, not a whole number", self.name, self.v),
-            hint,
-        ))
+        self.positive()?.integral()
     }
 
     /// Refuses zero and what is above one.
@@ -84,7 +93,7 @@ impl Num {
             return Ok(self);
         }
         let hint = "give a share above 0 and up to 1, or a percentage like 40%";
-        Err(wrong(format!("{} is {}, more than all", self.name, self.v), hint))
+        Err(self.wrong(&format!("{}, more than all", self.v), hint))
     }
 }
 
@@ -105,24 +114,43 @@ pub(crate) fn ceil(value: f64) -> f64 {
 
 /// Names of the items of a list that can stand in the name of a figure: lower case, and every one different.
 pub(crate) fn item_names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let mut taken: Vec<String> = Vec::new();
-    for (index, name) in names.enumerate() {
-        let plain = |c: char| {
-            if c.is_ascii_alphanumeric() {
-                c.to_ascii_lowercase()
-            } else {
-                '_'
-            }
-        };
-        let name: String = name.chars().take(ITEM_CHARS_MAX).map(plain).collect();
-        let unique = !name.is_empty() && !taken.contains(&name);
-        taken.push(if unique {
-            name
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() {
+            c.to_ascii_lowercase()
         } else {
-            format!("{name}{}", index + 1)
-        });
+            '_'
+        }
+    };
+    let plain: Vec<String> = names
+        .map(|name| name.chars().take(ITEM_CHARS_MAX).map(plain).collect())
+        .collect();
+    // A number that makes a name different must not make it the one that another item has said.
+    let said: HashSet<&str> = plain.iter().map(String::as_str).collect();
+    let mut taken: HashSet<String> = HashSet::new();
+    let mut unique = Vec::new();
+    for (index, name) in plain.iter().enumerate() {
+        let is_free = |found: &String| {
+            !found.is_empty() && !taken.contains(found) && (found == name || !said.contains(found.as_str()))
+        };
+        let mut found = name.clone();
+        for number in index + 1.. {
+            if is_free(&found) {
+                break;
+            }
+            found = format!("{name}{number}");
+        }
+        taken.insert(found.clone());
+        unique.push(found);
     }
-    taken
+    unique
+}
+
+/// The error of an item of a list: its field is one of the item's.
+pub(crate) fn of_item(list: &str, item: &str, error: Error) -> Error {
+    match error.field().map(|field| format!("{list}.{item}.{field}")) {
+        Some(field) => error.with_field(field),
+        None => error,
+    }
 }
 
 /// A report in the making.
@@ -132,6 +160,8 @@ pub(crate) struct Sheet {
     group: &'static str,
     /// Of the next figure.
     source: String,
+    /// Names of the items that have results.
+    items: Vec<String>,
 }
 
 impl Sheet {
@@ -140,6 +170,7 @@ impl Sheet {
             report: Report::new(model),
             group: "result",
             source: source::ARITHMETIC.to_owned(),
+            items: Vec::new(),
         }
     }
 
@@ -152,9 +183,22 @@ impl Sheet {
     pub(crate) fn given<M: Measure>(&mut self, name: &'static str, measure: M) -> Num {
         let num = Num::of(name, measure);
         if !self.report.inputs.iter().any(|input| input.name == name) {
-            self.report.inputs.push(num.input());
+            self.report.inputs.push(Input {
+                name: name.to_owned(),
+                value: num.v,
+                unit: num.unit,
+                // The registry knows the request, and changes it where the request says so.
+                origin: Origin::Default,
+            });
         }
         num
+    }
+
+    /// Says that an input was measured, whatever the request says beside it.
+    pub(crate) fn measured(&mut self, name: &str) {
+        for input in self.report.inputs.iter_mut().filter(|input| input.name == name) {
+            input.origin = Origin::Measured;
+        }
     }
 
     /// Writes an optional input down.
@@ -178,28 +222,55 @@ impl Sheet {
         inputs: &[Num],
     ) -> Result<Num> {
         let source = std::mem::replace(&mut self.source, source::ARITHMETIC.to_owned());
-        if !value.is_finite() || value.abs() > FIGURE_MAX {
+        let largest = inputs.iter().map(|input| input.v.abs()).fold(0.0, f64::max);
+        let scale = if unit == Unit::Ratio { 1.0 } else { largest };
+        let is_negative = value < -NEGATIVE_SLACK * scale;
+        if !value.is_finite() || value > FIGURE_MAX || is_negative {
             let of: Vec<String> = inputs
                 .iter()
-                .map(|input| format!("{} = {}", input.name, input.text()))
+                .map(|input| format!("{} = {}", self.name_of(*input), input.text()))
                 .collect();
+            let what = if is_negative {
+                "falls below zero"
+            } else {
+                "has no meaningful value"
+            };
             return Err(wrong(
-                format!("{name} = {formula} has no meaningful value"),
+                format!("{name} = {formula} {what}"),
                 format!("check {}", of.join(", ")),
             ));
         }
         // Differences of equal numbers may fall below zero by rounding.
         let value = value.max(0.0);
+        let inputs = inputs.iter().map(|input| Operand {
+            name: self.name_of(*input),
+            value: input.v,
+            unit: input.unit,
+        });
+        let inputs = inputs.collect();
         self.report.figures.push(Figure {
             name: name.to_owned(),
             group: self.group.to_owned(),
             value,
             unit,
             formula: formula.to_owned(),
-            inputs: inputs.iter().map(|input| input.input()).collect(),
+            inputs,
             source,
         });
-        Ok(Num { name, v: value, unit })
+        Ok(Num {
+            name,
+            item: None,
+            v: value,
+            unit,
+        })
+    }
+
+    /// Name of a number, with the item it is of.
+    fn name_of(&self, num: Num) -> String {
+        match num.item.and_then(|item| self.items.get(item)) {
+            Some(item) => format!("{}.{item}", num.name),
+            None => num.name.to_owned(),
+        }
     }
 
     /// Writes the result of an item of a list down, as `name.item`.
@@ -213,8 +284,18 @@ impl Sheet {
         inputs: &[Num],
     ) -> Result<Num> {
         let num = self.figure(name, unit, value, formula, inputs)?;
+        let known = self.items.iter().position(|known| known == item);
+        let index = known.unwrap_or_else(|| {
+            self.items.push(item.to_owned());
+            self.items.len() - 1
+        });
+        let num = Num {
+            item: Some(index),
+            ..num
+        };
+        let full = self.name_of(num);
         if let Some(figure) = self.report.figures.last_mut() {
-            figure.name = format!("{name}.{item}");
+            figure.name = full;
         }
         Ok(num)
     }
@@ -230,7 +311,7 @@ impl Sheet {
     pub(crate) fn reading(&mut self, about: Num, question: &str, answers: &[(&str, f64, bool)]) {
         let answers = answers.iter().filter(|(_, value, _)| value.is_finite());
         self.report.readings.push(Reading {
-            about: about.name.to_owned(),
+            about: self.name_of(about),
             question: question.to_owned(),
             alternatives: answers
                 .map(|(label, value, used)| Alternative {
@@ -303,6 +384,58 @@ mod tests {
         }
         assert!(gpus.positive().unwrap_err().message().contains("gpus is 0"));
         assert!(sheet.finish().figures.is_empty());
+    }
+
+    #[test]
+    fn only_rounding_is_forgiven_below_zero() {
+        let mut sheet = Sheet::new("test");
+        let gpus = sheet.given("gpus", Count::new(1e6).unwrap());
+        let share = sheet.ratio("share", -1e-16, "1 - 1", &[gpus]).unwrap();
+        assert!(share.v.abs() < f64::MIN_POSITIVE);
+        assert!(sheet.count("left", -1e-4, "gpus - gpus", &[gpus]).is_ok());
+        let error = sheet.ratio("share", -1e-3, "1 - gpus", &[gpus]).unwrap_err();
+        assert!(error.message().contains("share = 1 - gpus falls below zero"));
+        assert!(error.hint().unwrap().contains("gpus = "));
+        assert!(sheet.count("left", -1.0, "gpus - more", &[gpus]).is_err());
+        assert!(sheet.count("left", -1.0, "- 1", &[]).is_err());
+    }
+
+    #[test]
+    fn items_have_names_of_their_own() {
+        for (names, expected) in [
+            (vec!["a3", "a", "a"], vec!["a3", "a", "a4"]),
+            (vec!["a", "a", "a2"], vec!["a", "a3", "a2"]),
+            (vec!["", "", "2"], vec!["1", "3", "2"]),
+            (vec!["Hot!", "hot?"], vec!["hot_", "hot_2"]),
+        ] {
+            assert_eq!(item_names(names.into_iter()), expected);
+        }
+        let letters = ["a", "a1", "a2", "a11", "", "1", "11"];
+        // Every list of five of these names.
+        for list in 0..letters.len().pow(5) {
+            let names = (0..5u32).map(|place| letters[list / letters.len().pow(place) % letters.len()]);
+            let unique: HashSet<String> = item_names(names.clone()).into_iter().collect();
+            assert_eq!(unique.len(), 5, "{:?}", names.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_sum_names_the_items_it_is_of() {
+        let mut sheet = Sheet::new("test");
+        let mut parts = Vec::new();
+        for item in ["hot", "cold"] {
+            let bytes = sheet.item("bytes", item, Unit::Bytes, 1e9, "size", &[]);
+            parts.push(bytes.unwrap());
+        }
+        sheet.bytes("kept", 2e9, "sum of the tiers", &parts).unwrap();
+        let report = sheet.finish();
+        let names: Vec<&str> = report.figures[2]
+            .inputs
+            .iter()
+            .map(|input| input.name.as_str())
+            .collect();
+        assert_eq!(names, ["bytes.hot", "bytes.cold"]);
+        assert!(names.iter().all(|name| report.figure(name).is_some()));
     }
 
     #[test]

@@ -1,40 +1,99 @@
-//! One field over a range: a report for each value.
+//! One field over a range: what becomes of the figures at each value.
 //!
-//! A range is written `1GB/s..1TB/s:10` (ten values in equal factors), `1..10:10 linear` (in equal steps), or as a list `1h,2h,4h`.
-//! The field may be dotted in the cluster model (`checkpoint.storage`). A value the model refuses is kept with its reason, so
-//! that one impossible corner does not hide the rest.
+//! `range.rs` reads the range. Each report is taken apart as soon as it is made: of its figures only the numbers stay, in a column
+//! each, with the warnings and readings once; so a sweep of a thousand points needs little more memory than one report. The
+//! field may be dotted in the cluster model (`checkpoint.storage`). A value the model refuses is kept with its reason, so that one
+//! impossible corner does not hide the rest; a sweep without any answer is an error.
 
-use forebay_core::Result;
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+mod range;
+
+use std::collections::HashMap;
+
+use forebay_core::{Error, ErrorKind, Result};
+use serde::{Deserialize as _, Serialize};
+use serde_json::Value;
 
 use crate::field::Field;
-use crate::quantity::Unit;
-use crate::registry;
-use crate::report::{Report, Series};
+use crate::model::failures;
+use crate::quantity::{Count, Measure as _, Unit};
+use crate::report::{Reading, Report, Series, Warning};
 use crate::sheet::wrong;
 use crate::table::Table;
+use crate::{near, path, registry};
 
 /// More points than a plot shows.
 pub const SWEEP_POINTS_MAX: usize = 1000;
 
-/// Points when a range does not say.
-const POINTS_DEFAULT: usize = 10;
+/// Simulated failures and saves of a whole sweep: as many as the longest one has by default, a few seconds of work.
+pub const SWEEP_EVENTS_MAX: f64 = 200_000_000.0;
 
-/// One value of the field and what came of it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SweepPoint {
-    /// The value in its base unit, where it is a quantity.
-    pub value: Option<f64>,
-    /// The value in words.
-    pub text: String,
-    /// The report, unless the model refused.
-    pub report: Option<Report>,
-    /// Why the model refused, with what would be right.
-    pub refused: Option<String>,
+/// What to sweep.
+#[derive(Debug, Clone, Copy)]
+pub struct SweepRequest<'a> {
+    /// Name of the model.
+    pub model: &'a str,
+    /// What it is told beside the field.
+    pub request: &'a Value,
+    /// Name of the field.
+    pub field: &'a str,
+    /// Its values.
+    pub range: &'a str,
+    /// Figures to keep, as people write them, in this order.
+    pub figures: &'a [String],
+    /// Whether all other figures are kept as well, after them.
+    pub is_rest_kept: bool,
 }
 
-/// Reports over a range.
+/// A value of the field.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SweepValue {
+    /// In its base unit, where it is a quantity.
+    pub value: Option<f64>,
+    /// In words.
+    pub text: String,
+}
+
+/// A figure at each value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SweepFigure {
+    /// Its name.
+    pub name: String,
+    /// Its unit.
+    pub unit: Unit,
+    /// The numbers, in the order of the values; nothing where the model refused or did not give it.
+    pub values: Vec<Option<f64>>,
+}
+
+/// A warning and at how many values it was given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SweepWarning {
+    /// As it was given first.
+    #[serde(flatten)]
+    pub warning: Warning,
+    /// How many values have a warning about the same.
+    pub count: usize,
+}
+
+/// An ambiguity, at the first value where it matters.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SweepReading {
+    /// The value in words.
+    pub at: String,
+    /// As it is there.
+    #[serde(flatten)]
+    pub reading: Reading,
+}
+
+/// A value the model refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    /// Which value.
+    pub index: usize,
+    /// Why, with what would be right.
+    pub reason: String,
+}
+
+/// Figures over a range.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sweep {
     /// Name of the model.
@@ -43,78 +102,95 @@ pub struct Sweep {
     pub field: String,
     /// Unit of the field, where it is a quantity.
     pub unit: Option<Unit>,
-    /// The points, in the order of the range.
-    pub points: Vec<SweepPoint>,
+    /// Its values, in the order of the range.
+    pub values: Vec<SweepValue>,
+    /// The figures, a column each.
+    pub figures: Vec<SweepFigure>,
+    /// Contradictions.
+    pub warnings: Vec<SweepWarning>,
+    /// Ambiguities.
+    pub readings: Vec<SweepReading>,
+    /// Values without an answer.
+    pub refusals: Vec<Refusal>,
 }
 
-/// Runs a model for each value of a field.
-pub fn sweep(model: &str, request: &Value, field: &str, range: &str) -> Result<Sweep> {
-    let described = find_field(model, field)?;
-    let values = values(&described, range)?;
-    let mut points = Vec::new();
-    for (value, text, json) in values {
-        let mut request = request.clone();
-        put(&mut request, field, json);
-        let (report, refused) = match registry::run(model, &request) {
-            Ok(report) => (Some(report), None),
-            Err(error) => {
-                let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-                (None, Some(format!("{}{hint}", error.message())))
+/// Runs a model for each value of a field, as long as `keep_going` says so; `note` may add to each report before it is taken apart.
+pub fn sweep(
+    asked: &SweepRequest<'_>,
+    keep_going: &dyn Fn() -> bool,
+    note: &dyn Fn(&mut Report),
+) -> Result<Sweep> {
+    let field = find_field(asked.model, asked.field)?;
+    let (values, written): (Vec<SweepValue>, Vec<Value>) =
+        range::values(&field, asked.range)?.into_iter().unzip();
+    check_work(asked, &written)?;
+    let mut request = asked.request.clone();
+    let mut keeper = Keeper {
+        asked,
+        indices: HashMap::new(),
+        sweep: Sweep {
+            model: asked.model.to_owned(),
+            field: asked.field.to_owned(),
+            unit: field.unit(),
+            values,
+            figures: Vec::new(),
+            warnings: Vec::new(),
+            readings: Vec::new(),
+            refusals: Vec::new(),
+        },
+    };
+    let count = written.len();
+    for (index, value) in written.into_iter().enumerate() {
+        if !keep_going() {
+            let message = format!("the sweep was stopped at {index} of {count} values");
+            return Err(Error::new(ErrorKind::Cancelled, "plan", message).with_hint("ask for fewer values"));
+        }
+        path::put(&mut request, asked.field, value)?;
+        match registry::run(asked.model, &request) {
+            Ok(mut report) => {
+                note(&mut report);
+                keeper.keep(index, &report)?;
             }
-        };
-        points.push(SweepPoint {
-            value,
-            text,
-            report,
-            refused,
-        });
-    }
-    Ok(Sweep {
-        model: model.to_owned(),
-        field: field.to_owned(),
-        unit: described.unit,
-        points,
-    })
-}
-
-impl Sweep {
-    /// One row per value, one column per figure that is named.
-    pub fn table(&self, figures: &[&str]) -> Table {
-        let mut columns = vec![self.field.clone()];
-        columns.extend(figures.iter().map(|name| (*name).to_owned()));
-        columns.push("refused".to_owned());
-        let row = |point: &SweepPoint| {
-            let mut row = vec![point.text.clone()];
-            row.extend(figures.iter().map(|name| {
-                let figure = point.report.as_ref().and_then(|report| report.figure(name));
-                figure.map_or_else(String::new, |figure| figure.unit.show(figure.value).text)
-            }));
-            row.push(point.refused.clone().unwrap_or_default());
-            row
-        };
-        Table {
-            columns,
-            rows: self.points.iter().map(row).collect(),
+            Err(error) => keeper.refuse(index, &error),
         }
     }
+    keeper.finish()
+}
 
-    /// A figure against the field, for a plot; nothing for a field that is no quantity or a figure no report has.
-    pub fn series(&self, figure: &str) -> Option<Series> {
-        let found = |point: &SweepPoint| {
-            let figure = point.report.as_ref()?.figure(figure)?;
-            Some(([point.value?, figure.value], figure.unit))
-        };
-        let points: Vec<([f64; 2], Unit)> = self.points.iter().filter_map(found).collect();
-        Some(Series {
-            name: format!("{figure}_by_{}", self.field),
-            x_name: self.field.clone(),
-            x_unit: self.unit?,
-            y_name: figure.to_owned(),
-            y_unit: points.first()?.1,
-            points: points.into_iter().map(|(point, _)| point).collect(),
-            mark: None,
-        })
+/// Refuses a sweep whose simulations would take minutes.
+fn check_work(asked: &SweepRequest<'_>, values: &[Value]) -> Result<()> {
+    let (section, events) = match asked.model {
+        "failures" => (Some(asked.request), "events"),
+        "cluster" => (asked.request.get("failures"), "failures.events"),
+        _ => return Ok(()),
+    };
+    if section.is_none() && !asked.field.starts_with("failures.") {
+        return Ok(());
     }
+    let default = || failures::Request::default().events.get();
+    // What is no count is refused by the model, without any work.
+    let read = |value: &Value| Count::deserialize(value).map_or(0.0, Count::get);
+    let total: f64 = if asked.field == events {
+        values.iter().map(read).sum()
+    } else {
+        let said = section.and_then(|section| section.get("events"));
+        said.map_or_else(default, read) * values.len() as f64
+    };
+    if total <= SWEEP_EVENTS_MAX {
+        return Ok(());
+    }
+    let show = |count: f64| Unit::Count.show(count).text;
+    Err(wrong(
+        format!(
+            "{} simulated events would take minutes, a sweep has up to {}",
+            show(total),
+            show(SWEEP_EVENTS_MAX)
+        ),
+        format!(
+            "give fewer values, or events up to {}",
+            show((SWEEP_EVENTS_MAX / values.len() as f64).floor())
+        ),
+    ))
 }
 
 /// The field of a model, or `model.field` of the cluster model.
@@ -124,162 +200,187 @@ fn find_field(model: &str, name: &str) -> Result<Field> {
         _ => (model, name),
     };
     let fields = (registry::model(model)?.fields)();
-    let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
-    let names = names.join(", ");
-    fields
-        .into_iter()
-        .find(|field| field.name == name)
-        .ok_or_else(|| {
-            wrong(
-                format!("{model} has no field '{}'", name.escape_debug()),
-                format!("fields are {names}"),
-            )
+    let hint = near::hint(name, "fields", fields.iter().map(|field| field.name));
+    let found = fields.into_iter().find(|field| field.name == name);
+    found.ok_or_else(|| wrong(format!("{model} has no field '{}'", name.escape_debug()), hint))
+}
+
+/// A sweep in the making.
+struct Keeper<'a> {
+    asked: &'a SweepRequest<'a>,
+    /// Where the figure of a name is kept.
+    indices: HashMap<String, usize>,
+    sweep: Sweep,
+}
+
+impl Keeper<'_> {
+    fn keep(&mut self, index: usize, report: &Report) -> Result<()> {
+        if self.indices.is_empty() {
+            for name in self.asked.figures {
+                let figure = report.find(name)?;
+                self.column(&figure.name, figure.unit);
+            }
+        }
+        if self.asked.is_rest_kept {
+            for figure in &report.figures {
+                self.column(&figure.name, figure.unit);
+            }
+        }
+        // A figure goes before the input of the same name.
+        let inputs = report.inputs.iter().map(|input| (&input.name, input.value));
+        let figures = report.figures.iter().map(|figure| (&figure.name, figure.value));
+        for (name, value) in inputs.chain(figures) {
+            if let Some(column) = self.indices.get(name) {
+                self.sweep.figures[*column].values[index] = Some(value);
+            }
+        }
+        self.warn(report);
+        for reading in report.readings.iter().filter(|reading| reading.is_open()) {
+            let mut known = self.sweep.readings.iter();
+            if !known.any(|known| known.reading.about == reading.about) {
+                self.sweep.readings.push(SweepReading {
+                    at: self.sweep.values[index].text.clone(),
+                    reading: reading.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn column(&mut self, name: &str, unit: Unit) {
+        if self.indices.contains_key(name) {
+            return;
+        }
+        self.indices.insert(name.to_owned(), self.sweep.figures.len());
+        self.sweep.figures.push(SweepFigure {
+            name: name.to_owned(),
+            unit,
+            values: vec![None; self.sweep.values.len()],
+        });
+    }
+
+    /// Counts each figure or field that is warned of once.
+    fn warn(&mut self, report: &Report) {
+        for (index, warning) in report.warnings.iter().enumerate() {
+            let mut before = report.warnings[..index].iter();
+            if before.any(|before| before.about == warning.about) {
+                continue;
+            }
+            let mut known = self.sweep.warnings.iter_mut();
+            match known.find(|known| known.warning.about == warning.about) {
+                Some(known) => known.count += 1,
+                None => self.sweep.warnings.push(SweepWarning {
+                    warning: warning.clone(),
+                    count: 1,
+                }),
+            }
+        }
+    }
+
+    fn refuse(&mut self, index: usize, error: &Error) {
+        let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+        self.sweep.refusals.push(Refusal {
+            index,
+            reason: format!("{}{hint}", error.message()),
+        });
+    }
+
+    fn finish(self) -> Result<Sweep> {
+        let sweep = self.sweep;
+        match sweep.refusals.first() {
+            Some(first) if sweep.refusals.len() == sweep.values.len() => Err(wrong(
+                format!("no value of {} can be computed: {}", sweep.field, first.reason),
+                "give what is missing, or another range",
+            )),
+            _ => Ok(sweep),
+        }
+    }
+}
+
+/// With the numbers in words beside them.
+impl Serialize for SweepFigure {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Written<'a> {
+            name: &'a str,
+            unit: Unit,
+            values: &'a [Option<f64>],
+            texts: Vec<Option<String>>,
+        }
+        let written = Written {
+            name: &self.name,
+            unit: self.unit,
+            values: &self.values,
+            texts: self.texts().collect(),
+        };
+        written.serialize(serializer)
+    }
+}
+
+impl SweepFigure {
+    /// The numbers in words.
+    pub fn texts(&self) -> impl Iterator<Item = Option<String>> + '_ {
+        let values = self.values.iter();
+        values.map(|value| value.map(|value| self.unit.show(value).text))
+    }
+
+    /// Whether it is not the same at all values that have an answer.
+    pub fn is_changing(&self, sweep: &Sweep) -> bool {
+        let is_refused = |index| sweep.refusals.iter().any(|refusal| refusal.index == index);
+        let answered = self.values.iter().enumerate();
+        let mut answered = answered.filter(|(index, _)| !is_refused(*index));
+        let first = answered.next().map(|(_, value)| value);
+        answered.any(|(_, value)| Some(value) != first)
+    }
+}
+
+impl Sweep {
+    /// The figure of that name.
+    pub fn figure(&self, name: &str) -> Option<&SweepFigure> {
+        self.figures.iter().find(|figure| figure.name == name)
+    }
+
+    /// Only these figures, in this order.
+    pub fn only(mut self, names: &[String]) -> Self {
+        let figures = names.iter().filter_map(|name| self.figure(name).cloned());
+        self.figures = figures.collect();
+        self
+    }
+
+    /// One row per value, one column per figure, and one for refusals.
+    pub fn table(&self) -> Table {
+        let mut columns = vec![self.field.clone()];
+        columns.extend(self.figures.iter().map(|figure| figure.name.clone()));
+        columns.push("refused".to_owned());
+        let mut rows: Vec<Vec<String>> = self.values.iter().map(|value| vec![value.text.clone()]).collect();
+        for figure in &self.figures {
+            for (row, text) in rows.iter_mut().zip(figure.texts()) {
+                row.push(text.unwrap_or_default());
+            }
+        }
+        for (index, row) in rows.iter_mut().enumerate() {
+            let refusal = self.refusals.iter().find(|refusal| refusal.index == index);
+            row.push(refusal.map(|refusal| refusal.reason.clone()).unwrap_or_default());
+        }
+        Table { columns, rows }
+    }
+
+    /// A figure against the field, for a plot; nothing for a field that is no quantity or a figure nobody kept.
+    pub fn series(&self, figure: &str) -> Option<Series> {
+        let figure = self.figure(figure)?;
+        let points = self.values.iter().zip(&figure.values);
+        let points = points.filter_map(|(x, y)| Some([x.value?, (*y)?]));
+        Some(Series {
+            name: format!("{}_by_{}", figure.name, self.field),
+            x_name: self.field.clone(),
+            x_unit: self.unit?,
+            y_name: figure.name.clone(),
+            y_unit: figure.unit,
+            points: points.collect(),
+            mark: None,
         })
-}
-
-/// Puts a value at a dotted place, making tables on the way.
-fn put(request: &mut Value, path: &str, value: Value) {
-    let mut place = request;
-    for key in path.split('.') {
-        if !place.is_object() {
-            *place = Value::Object(Map::new());
-        }
-        let Value::Object(map) = place else { return };
-        place = map.entry(key).or_insert(Value::Null);
     }
-    *place = value;
-}
-
-/// A value of the field: as a number, in words, and as the model reads it.
-type Choice = (Option<f64>, String, Value);
-
-fn values(field: &Field, range: &str) -> Result<Vec<Choice>> {
-    let Some(unit) = field.unit else {
-        let words = range.split(',').map(str::trim).filter(|word| !word.is_empty());
-        let word = |word: &str| (None, word.to_owned(), scalar(word));
-        return limited(words.map(word).collect(), field);
-    };
-    let show = |value: f64| (Some(value), unit.show(value).text, json!(value));
-    let Some((from, rest)) = range.split_once("..") else {
-        let parts = range.split(',').map(|part| unit.parse(part).map(show));
-        return limited(parts.collect::<Result<_>>()?, field);
-    };
-    let (rest, linear) = match rest.strip_suffix("linear") {
-        Some(rest) => (rest.trim_end(), true),
-        None => (rest, false),
-    };
-    let (to, points) = match rest.rsplit_once(':') {
-        Some((to, points)) => (to, points.trim().parse().unwrap_or(0)),
-        None => (rest, POINTS_DEFAULT),
-    };
-    let (from, to) = (unit.parse(from)?, unit.parse(to)?);
-    if !(2..=SWEEP_POINTS_MAX).contains(&points) {
-        let message = format!("a sweep has 2 to {SWEEP_POINTS_MAX} points");
-        return Err(wrong(message, "write from..to:10"));
-    }
-    if from >= to || (!linear && from <= 0.0) {
-        return Err(wrong(
-            format!("'{}' is not a rising range", range.escape_debug()),
-            "write from..to:10 with from below to; a range from 0 needs ' linear' at its end",
-        ));
-    }
-    let at = |index: usize| {
-        let part = index as f64 / (points - 1) as f64;
-        match (index == points - 1, linear) {
-            (true, _) => to,
-            (false, true) => from + (to - from) * part,
-            (false, false) => from * (to / from).powf(part),
-        }
-    };
-    limited((0..points).map(|index| show(at(index))).collect(), field)
-}
-
-/// A word as JSON: `true` and `false` are no text.
-fn scalar(word: &str) -> Value {
-    match word {
-        "true" => Value::Bool(true),
-        "false" => Value::Bool(false),
-        word => Value::String(word.to_owned()),
-    }
-}
-
-fn limited(values: Vec<Choice>, field: &Field) -> Result<Vec<Choice>> {
-    if (1..=SWEEP_POINTS_MAX).contains(&values.len()) {
-        return Ok(values);
-    }
-    Err(wrong(
-        format!(
-            "{} values for {} are not between 1 and {SWEEP_POINTS_MAX}",
-            values.len(),
-            field.name
-        ),
-        "write a list a,b,c or a range from..to:10",
-    ))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_and_lists_give_points() {
-        let request = json!({ "size": "50TB", "gpus": 1024 });
-        let found = sweep("checkpoint", &request, "storage", "100GB/s..1TB/s:4").unwrap();
-        let texts: Vec<&str> = found.points.iter().map(|point| point.text.as_str()).collect();
-        assert_eq!(texts, ["100 GB/s", "215.4 GB/s", "464.2 GB/s", "1 TB/s"]);
-        let curve = found.series("goodput").unwrap();
-        assert!(curve.points.windows(2).all(|pair| pair[0][1] < pair[1][1]));
-        assert_eq!(found.table(&["goodput"]).rows.len(), 4);
-        let found = sweep(
-            "checkpoint",
-            &json!({ "size": "50TB", "storage": "1TB/s" }),
-            "mode",
-            "sync,async",
-        );
-        assert_eq!(found.unwrap().points.len(), 2);
-    }
-
-    #[test]
-    fn an_impossible_corner_keeps_its_reason() {
-        let request = json!({ "size": "50TB", "gpus": 1024, "storage": "200GB/s" });
-        let found = sweep("checkpoint", &request, "interval", "1min, 1h").unwrap();
-        assert!(found.points[0].refused.as_ref().unwrap().contains("due every"));
-        assert!(found.points[1].report.is_some());
-    }
-
-    #[test]
-    fn bad_ranges_are_refused() {
-        let request = json!({});
-        for (field, range) in [
-            ("storage", "1TB/s..1GB/s:3"),
-            ("storage", "0..1GB/s:3"),
-            ("storage", "1GB/s..2GB/s:1"),
-            ("storage", "1GB/s..2GB/s:x"),
-            ("storage", ""),
-            ("colour", "1..2"),
-            ("mode", ""),
-        ] {
-            assert!(
-                sweep("checkpoint", &request, field, range)
-                    .unwrap_err()
-                    .hint()
-                    .is_some(),
-                "{range}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_field_of_a_part_is_swept_in_the_cluster_model() {
-        let request = json!({ "gpus": 1024, "params": "70B", "checkpoint": { "storage": "100GB/s" } });
-        let found = sweep("cluster", &request, "checkpoint.storage", "10GB/s,1TB/s").unwrap();
-        let goodput = |index: usize| {
-            found.points[index]
-                .report
-                .as_ref()
-                .unwrap()
-                .value("checkpoint.goodput")
-        };
-        assert!(goodput(0) < goodput(1));
-    }
-}
+mod tests;

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use forebay_core::ErrorKind;
 use forebay_plan::quantity::Unit;
-use forebay_plan::{Field, Report, models, parse_json, parse_toml, run, scenarios, side_by_side, sweep};
+use forebay_plan::{
+    Field, Kind, Report, Scenario, SweepRequest, expand, models, parse_json, parse_toml, run, side_by_side, sweep,
+};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
@@ -197,7 +199,12 @@ fn a_file_with_comments_holds_several_scenarios() {
         storage = "1TB/s"
         "#,
     );
-    let runs = scenarios(&file.unwrap()).unwrap();
+    let run = |(name, request): (String, Value)| Scenario {
+        report: run("cluster", &request).unwrap(),
+        name,
+        request,
+    };
+    let runs: Vec<Scenario> = expand(&file.unwrap()).unwrap().into_iter().map(run).collect();
     let goodput = |index: usize| runs[index].report.value("checkpoint.goodput").unwrap();
     assert!(goodput(0) < goodput(1));
     let cost = runs[1].report.figure("cost.idle_cost_hour").unwrap();
@@ -215,7 +222,7 @@ fn a_file_with_comments_holds_several_scenarios() {
     assert_eq!(table.columns, ["figure", "today", "faster"]);
     assert!(table.to_markdown().contains("| checkpoint.goodput |"));
     for file in [json!({ "scenario": [] }), json!({ "scenario": 3 }), json!(3)] {
-        assert!(scenarios(&file).unwrap_err().hint().is_some());
+        assert!(expand(&file).unwrap_err().hint().is_some());
     }
 }
 
@@ -259,7 +266,7 @@ fn the_report_says_what_was_given_and_what_is_a_default() {
             .iter()
             .find(|input| input.name == name)
             .unwrap()
-            .given
+            .is_given()
     };
     assert!(given("params") && !given("gpus"));
     let json = serde_json::to_value(&report).unwrap();
@@ -281,7 +288,7 @@ fn every_default_is_a_quantity_and_has_a_doc() {
     for model in models() {
         for field in (model.fields)() {
             assert!(!field.doc.is_empty(), "{}.{}", model.name, field.name);
-            if let (Some(unit), Some(default)) = (field.unit, &field.default) {
+            if let (Some(unit), Some(default)) = (field.unit(), &field.default) {
                 assert!(
                     unit.parse(default).is_ok(),
                     "{}.{}: {default}",
@@ -330,10 +337,9 @@ fn answered(model: &str, request: &Value) -> Result<(), TestCaseError> {
 
 /// A list, table, text or flag that mostly fits the field.
 fn structure_of(field: &Field) -> BoxedStrategy<Value> {
-    let fitting = match field.kind.as_str() {
-        "text" => vec![json!("some name"), json!("")],
-        "true or false" => vec![json!(true), json!(false)],
-        kind if kind.starts_with("list") => vec![
+    let fitting = match field.kind {
+        Kind::Text => vec![json!("some name"), json!("")],
+        Kind::List(_) => vec![
             json!([]),
             json!([{ "name": "a" }]),
             json!([{ "name": "a", "write": "1GB/s" }, { "name": "a", "write": "1B/s" }]),
@@ -358,12 +364,12 @@ fn structure_of(field: &Field) -> BoxedStrategy<Value> {
 
 /// A value that fits the field, or nearly.
 fn value_of(field: &Field) -> BoxedStrategy<Value> {
-    if !field.choices.is_empty() {
-        return proptest::sample::select(field.choices.clone())
+    if let Kind::Choice(words) = &field.kind {
+        return proptest::sample::select(words.clone())
             .prop_map(|word| json!(word))
             .boxed();
     }
-    match field.unit {
+    match field.unit() {
         None => structure_of(field),
         // Simulations of millions of events take their time; models in the middle of the range are interesting enough.
         Some(Unit::Count) if field.name == "events" => (0u32..5000).prop_map(|count| json!(count)).boxed(),
@@ -446,8 +452,16 @@ proptest! {
     #[test]
     fn any_range_is_swept_or_refused(range in "[0-9a-zA-Z./:, ]{0,24}") {
         let request = json!({ "params": "70B", "storage": "1TB/s" });
-        match sweep("checkpoint", &request, "interval", &range) {
-            Ok(sweep) => prop_assert!(!sweep.points.is_empty()),
+        let asked = SweepRequest {
+            model: "checkpoint",
+            request: &request,
+            field: "interval",
+            range: &range,
+            figures: &[],
+            is_rest_kept: true,
+        };
+        match sweep(&asked, &|| true, &|_| {}) {
+            Ok(sweep) => prop_assert!(!sweep.values.is_empty()),
             Err(error) => prop_assert!(error.hint().is_some()),
         }
     }

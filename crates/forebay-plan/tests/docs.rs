@@ -10,7 +10,7 @@ fn table(model: &Model) -> String {
         let default = field.default.unwrap_or_default();
         vec![
             format!("`{}`", field.name),
-            field.kind,
+            field.kind.to_string(),
             default,
             field.doc.to_owned(),
         ]

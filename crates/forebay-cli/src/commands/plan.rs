@@ -15,7 +15,7 @@ mod request;
 mod sweep;
 
 use forebay_core::{Error, ErrorKind, Result};
-use forebay_plan::{Scenario, Sweep};
+use forebay_plan::Scenario;
 
 use crate::Exit;
 use crate::app::App;
@@ -29,7 +29,7 @@ use request::{Ask, wrong};
 #[derive(Debug)]
 enum Answer {
     Reports(Vec<Run>),
-    Sweep(Box<Sweep>),
+    Sweep(Box<sweep::Swept>),
 }
 
 /// Ask and show.
@@ -43,10 +43,7 @@ pub(super) async fn run(command: PlanCommand, app: &App) -> Printed<Exit> {
     };
     let (answer, options) = app.unless_cancelled(work).await?;
     match answer? {
-        Answer::Sweep(found) => {
-            let plotted = options.plot.as_deref();
-            sweep::print(&found, &options.figures, plotted, format, app.printer())?;
-        }
+        Answer::Sweep(found) => sweep::print(*found, format, app.printer())?,
         Answer::Reports(runs) if !options.explain.is_empty() => {
             print::explain(&runs, &options.explain, app.printer())?;
         }
@@ -81,7 +78,8 @@ fn format(options: &PlanOptions, printer: &Printer) -> Result<Format> {
 fn answer(command: &PlanCommand) -> Result<Answer> {
     let asks = request::asks(command)?;
     if let Some(text) = &command.options.sweep {
-        return Ok(Answer::Sweep(Box::new(swept(command, &asks, text)?)));
+        let found = sweep::run(command.model, &command.options, &asks, text)?;
+        return Ok(Answer::Sweep(Box::new(found)));
     }
     let runs = asks.into_iter().map(|ask| asked(command, ask));
     Ok(Answer::Reports(runs.collect::<Result<_>>()?))
@@ -107,33 +105,6 @@ fn asked(command: &PlanCommand, ask: Ask) -> Result<Run> {
         },
         name: ask.name,
     })
-}
-
-fn swept(command: &PlanCommand, asks: &[Ask], text: &str) -> Result<Sweep> {
-    let Some((field, range)) = text.split_once('=') else {
-        let message = format!("'{}' is no sweep", text.escape_debug());
-        return Err(wrong(message, "write --sweep storage=10GB/s..1TB/s:10"));
-    };
-    let [ask] = asks else {
-        let names: Vec<&str> = asks.iter().filter_map(|ask| ask.name.as_deref()).collect();
-        let message = format!("a sweep is of one scenario, the file has {}", asks.len());
-        return Err(wrong(
-            message,
-            format!("choose one with --scenario: {}", names.join(", ")),
-        ));
-    };
-    let mut found = forebay_plan::sweep(
-        command.model.name,
-        &ask.request,
-        &request::field_name(field),
-        range,
-    )?;
-    if let Some(measured) = &ask.measured {
-        for report in found.points.iter_mut().filter_map(|point| point.report.as_mut()) {
-            measured.warn(&ask.request, report);
-        }
-    }
-    Ok(found)
 }
 
 /// The curve of a figure that the model itself gives, for each scenario.

@@ -1,6 +1,7 @@
 //! `forebay plan` as an architect types it: the examples of the guide, files, measured rates, forms of output.
 
 mod refused;
+mod sweeps;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -470,11 +471,14 @@ fn a_sweep_has_a_table_and_a_plot() {
         "{csv}"
     );
     let json = run(&with(&sweep, &["--json"])).exits(0).json();
-    assert_eq!(json["points"].as_array().unwrap().len(), 4);
-    // An interval that is shorter than a save is refused, and does not hide the rest.
-    let out = run(&with(CHECKPOINT, &["--sweep", "interval=1s,1h"]))
-        .exits(0)
-        .out;
+    assert_eq!(json["values"].as_array().unwrap().len(), 4);
+    // An interval that is shorter than a drain is refused, and does not hide the rest.
+    let out = run(&with(
+        CHECKPOINT,
+        &["--mode", "async", "--sweep", "interval=1s,1h"],
+    ))
+    .exits(0)
+    .out;
     assert!(
         out.contains("refused") && out.lines().nth(1).unwrap().contains("due every"),
         "{out}"

@@ -193,6 +193,17 @@ pub fn plan(request: &Request) -> Result<Report> {
     let saving = saving::saving(&mut sheet, request, &sizes)?;
     let restart = restart(&mut sheet, request, &sizes)?;
     schedule::schedule(&mut sheet, request, &sizes, saving, restart)?;
+    if let Some(measured) = &request.calibration {
+        let inputs = [
+            ("storage", measured.write.is_some()),
+            ("storage_read", measured.read.is_some()),
+            ("host_copy", measured.host_copy.is_some()),
+            ("stall", measured.stall.is_some()),
+        ];
+        for (name, _) in inputs.iter().filter(|(_, is_measured)| *is_measured) {
+            sheet.measured(name);
+        }
+    }
     Ok(sheet.finish())
 }
 

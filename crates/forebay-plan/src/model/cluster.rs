@@ -14,10 +14,10 @@
 use forebay_core::Result;
 use serde_json::{Map, Value, json};
 
-use crate::field::{Field, FieldValue, request};
+use crate::field::{Field, FieldValue, Kind, request};
 use crate::quantity::{Count, PerSecond};
 use crate::registry;
-use crate::report::{Figure, Report};
+use crate::report::{Figure, Origin, Report};
 use crate::sheet::wrong;
 
 /// The table of one model, passed on as it is.
@@ -26,8 +26,8 @@ use crate::sheet::wrong;
 pub struct Section(Option<Map<String, Value>>);
 
 impl FieldValue for Section {
-    fn kind() -> String {
-        "a table with the fields of that model".to_owned()
+    fn kind() -> Kind {
+        Kind::Section
     }
 
     fn text(&self) -> Option<String> {
@@ -113,10 +113,7 @@ struct Scenario<'a> {
 impl Scenario<'_> {
     /// A figure, or the input that was given in its place.
     fn found(&self, name: &str) -> Option<f64> {
-        let input = || self.report.inputs.iter().find(|input| input.name == name);
-        self.report
-            .value(name)
-            .or_else(|| input().map(|input| input.value))
+        self.report.lookup(name).map(|figure| figure.value)
     }
 
     /// Pairs each field with a figure, where the figure is there.
@@ -132,8 +129,19 @@ impl Scenario<'_> {
         if section.0.is_none() && !wanted {
             return Ok(());
         }
-        let asked = ask(self.request, model, findings, section.0.as_ref())?;
-        let report = registry::run(model, &Value::Object(asked)).map_err(|error| error.at(model))?;
+        let found: Vec<&str> = findings.iter().map(|(name, _)| *name).collect();
+        let own = section.0.as_ref();
+        let asked = ask(self.request, model, findings, own)?;
+        let origin = |name: &str| {
+            let is_own = own.is_some_and(|own| own.contains_key(name));
+            if found.contains(&name) && !is_own {
+                Origin::Found
+            } else {
+                Origin::Given
+            }
+        };
+        let report =
+            registry::run_from(model, &Value::Object(asked), &origin).map_err(|error| error.at(model))?;
         self.report.absorb(model, report);
         Ok(())
     }
@@ -198,7 +206,8 @@ fn priced_tiers(scenario: &Scenario<'_>) -> Facts {
     let tier = |figure: &Figure| {
         let name = figure.name.strip_prefix(prefix)?;
         let input = |name: &str| figure.inputs.iter().find(|input| input.name == name);
-        Some(json!({ "name": name, "bytes": input("bytes")?.value, "price": input("price")?.value }))
+        let bytes = input(&format!("bytes.{name}"))?;
+        Some(json!({ "name": name, "bytes": bytes.value, "price": input("price")?.value }))
     };
     let tiers: Vec<Value> = scenario.report.figures.iter().filter_map(tier).collect();
     if tiers.is_empty() {

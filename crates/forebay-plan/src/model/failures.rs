@@ -87,7 +87,7 @@ pub fn plan(request: &Request) -> Result<Report> {
     let mtbf = sheet.given("mtbf", request.mtbf).positive()?;
     let restart = sheet.given("restart", request.restart);
     let events = sheet.given("events", request.events).whole()?;
-    let seed = sheet.given("seed", request.seed);
+    let seed = sheet.given("seed", request.seed).integral()?;
     if events.v > EVENTS_MAX {
         return Err(wrong(
             format!("{} events would take minutes", events.text()),

@@ -5,7 +5,7 @@ use forebay_core::Result;
 use crate::field::request;
 use crate::quantity::{Bytes, Count, Factor, Measure as _, MoneyPerGbMonth, Seconds, Unit, lit};
 use crate::report::Report;
-use crate::sheet::{Num, Sheet, ceil, item_names, wrong};
+use crate::sheet::{Num, Sheet, ceil, item_names, of_item, wrong};
 
 request! {
     /// A tier and what it keeps.
@@ -88,7 +88,8 @@ pub fn plan(request: &Request) -> Result<Report> {
     let names = item_names(request.tiers.iter().map(|tier| tier.name.as_str()));
     sheet.group("tiers");
     for (tier, name) in request.tiers.iter().zip(&names) {
-        let bytes = hold(&mut sheet, tier, name, size, interval)?;
+        let bytes = hold(&mut sheet, tier, name, size, interval);
+        let bytes = bytes.map_err(|error| of_item("tiers", name, error))?;
         total += bytes.v;
         inputs.push(bytes);
     }

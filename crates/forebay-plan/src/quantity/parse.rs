@@ -7,42 +7,13 @@
 use forebay_core::{Error, ErrorKind, Result};
 
 use super::Unit;
+use super::scale::{BINARY, DECIMAL, TIMES};
 
-/// Powers of 1000 with their letter; `K` is tolerated for `k`.
-const DECIMAL: [(&str, f64); 8] = [
-    ("", 1.0),
-    ("k", 1e3),
-    ("K", 1e3),
-    ("M", 1e6),
-    ("G", 1e9),
-    ("T", 1e12),
-    ("P", 1e15),
-    ("E", 1e18),
-];
-
-/// Powers of 1024 with their letters.
-const BINARY: [(&str, f64); 6] = [
-    ("Ki", 1024.0),
-    ("Mi", 1_048_576.0),
-    ("Gi", 1_073_741_824.0),
-    ("Ti", 1_099_511_627_776.0),
-    ("Pi", 1_125_899_906_842_624.0),
-    ("Ei", 1_152_921_504_606_846_976.0),
-];
-
-/// Times; a month is 30 days. `m` alone is missing on purpose.
-const TIMES: [(&str, f64); 17] = [
-    ("", 1.0),
-    ("ns", 1e-9),
-    ("us", 1e-6),
-    ("ms", 1e-3),
-    ("s", 1.0),
+/// Other words for times; a month is 30 days.
+const TIME_WORDS: [(&str, f64); 9] = [
     ("sec", 1.0),
-    ("min", 60.0),
-    ("h", 3600.0),
     ("hour", 3600.0),
     ("hours", 3600.0),
-    ("d", 86_400.0),
     ("day", 86_400.0),
     ("days", 86_400.0),
     ("w", 604_800.0),
@@ -64,7 +35,7 @@ const PER_SECOND: [&str; 9] = [
     "/s",
 ];
 
-/// Characters of a quantity that are looked at; longer text is a mistake and not repeated in full.
+/// Characters of a refused text that its error repeats.
 const TEXT_CHARS_MAX: usize = 64;
 
 impl Unit {
@@ -76,8 +47,8 @@ impl Unit {
 
     fn refuse(self, text: &str, why: &str) -> Error {
         let shown: String = text.chars().take(TEXT_CHARS_MAX).collect();
-        let message = format!("'{}' is not a {}", shown.escape_debug(), self.noun());
-        let hint = format!("{why}write a {} like {}", self.noun(), self.examples());
+        let message = format!("'{}' is not {}", shown.escape_debug(), self.a_noun());
+        let hint = format!("{why}write {} like {}", self.a_noun(), self.examples());
         Error::new(ErrorKind::InvalidInput, "plan", message).with_hint(hint)
     }
 
@@ -86,16 +57,7 @@ impl Unit {
         if self == Self::Seconds {
             return times(text);
         }
-        let money = matches!(
-            self,
-            Self::Money
-                | Self::MoneyPerHour
-                | Self::MoneyPerGbMonth
-                | Self::MoneyPerGb
-                | Self::MoneyPerThousand
-                | Self::MoneyPerKilowattHour
-        );
-        let text = if money {
+        let text = if self.symbol().starts_with('$') {
             text.strip_prefix('$').unwrap_or(text)
         } else {
             text
@@ -109,7 +71,7 @@ impl Unit {
         match self {
             Self::Bytes => bytes(suffix),
             Self::BytesPerSecond => rate(suffix),
-            Self::Seconds => find(&TIMES, suffix),
+            Self::Seconds => time(suffix),
             Self::MoneyPerHour => find(&[("", 1.0), ("/h", 1.0), ("/hour", 1.0)], suffix),
             Self::MoneyPerGbMonth => per_gb(
                 suffix
@@ -178,27 +140,36 @@ fn number(text: &str) -> Result<(f64, &str), String> {
     Ok((number.map_err(|_| String::new())?, text[end..].trim()))
 }
 
-/// A sum of times such as `1h30min`.
+/// A sum of times such as `1h30min`; a number without a unit is seconds, and stands alone.
 fn times(text: &str) -> Result<f64, String> {
     let mut rest = text;
     let mut sum = 0.0;
     loop {
+        if rest.starts_with('-') {
+            return Err("a time has no sign; ".to_owned());
+        }
         let (value, after) = number(rest)?;
         let letters = after
             .find(|c: char| c.is_ascii_digit() || c == '.')
             .unwrap_or(after.len());
         let unit = after[..letters].trim();
-        if unit == "m" {
-            return Err("m could be minutes or months, write min; ".to_owned());
+        let is_alone = rest.len() == text.len() && letters == after.len();
+        if unit.is_empty() && !is_alone {
+            return Err(format!("{value} has no unit; "));
         }
-        sum += value * find(&TIMES, unit)?;
+        sum += value * time(unit)?;
         rest = &after[letters..];
         if rest.is_empty() {
             return Ok(sum);
         }
-        if unit.is_empty() {
-            return Err(String::new());
-        }
+    }
+}
+
+fn time(unit: &str) -> Result<f64, String> {
+    match unit {
+        "" => Ok(1.0),
+        "m" => Err("m could be minutes or months, write min; ".to_owned()),
+        _ => find(&TIMES, unit).or_else(|_| find(&TIME_WORDS, unit)),
     }
 }
 
@@ -207,8 +178,9 @@ fn find(table: &[(&str, f64)], suffix: &str) -> Result<f64, String> {
     row.map(|(_, factor)| *factor).ok_or_else(String::new)
 }
 
+/// A power of 1000; `K` is tolerated for `k`.
 fn decimal(prefix: &str) -> Result<f64, String> {
-    find(&DECIMAL, prefix)
+    find(&DECIMAL, if prefix == "K" { "k" } else { prefix })
 }
 
 fn prefixed(prefix: &str) -> Result<f64, String> {
@@ -337,12 +309,19 @@ mod tests {
             (Unit::BytesPerSecond, "1T/s", "bits"),
             (Unit::Seconds, "5m", "min"),
             (Unit::Seconds, "5 parsecs", "like"),
-            (Unit::Seconds, "5 6", "like"),
+            (Unit::Seconds, "5 6", "5 has no unit"),
+            (Unit::Seconds, "1h30", "30 has no unit"),
+            (Unit::Seconds, "1h 30", "30 has no unit"),
+            (Unit::Seconds, "-1h2h", "no sign"),
+            (Unit::Seconds, "1h-2h", "like"),
+            (Unit::Seconds, "-5", "no sign"),
             (Unit::Count, "7b", "B"),
             (Unit::Count, "inf", "number"),
             (Unit::Count, "nan", "number"),
             (Unit::Count, "1e400", "like"),
             (Unit::MoneyPerGbMonth, "$1/GB", "month"),
+            (Unit::Money, "much", "write an amount of money like"),
+            (Unit::WattHours, "much", "write an energy like"),
         ] {
             let error = unit.parse(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);

@@ -1,48 +1,19 @@
 //! Writing quantities for people: four significant digits, the unit people use, and the other unit where two are confused.
 
 use super::Unit;
-
-/// Powers of 1000, smallest first.
-const DECIMAL: [(&str, f64); 7] = [
-    ("", 1.0),
-    ("k", 1e3),
-    ("M", 1e6),
-    ("G", 1e9),
-    ("T", 1e12),
-    ("P", 1e15),
-    ("E", 1e18),
-];
-
-/// Powers of 1024, smallest first.
-const BINARY: [(&str, f64); 7] = [
-    ("", 1.0),
-    ("Ki", 1024.0),
-    ("Mi", 1_048_576.0),
-    ("Gi", 1_073_741_824.0),
-    ("Ti", 1_099_511_627_776.0),
-    ("Pi", 1_125_899_906_842_624.0),
-    ("Ei", 1_152_921_504_606_846_976.0),
-];
+use super::scale::{BINARY, DECIMAL, TIMES};
 
 /// Counts by their names in English.
 const COUNTS: [(&str, f64); 4] = [("", 1.0), ("M", 1e6), ("B", 1e9), ("T", 1e12)];
-
-/// Times, smallest first.
-const TIMES: [(&str, f64); 7] = [
-    ("ns", 1e-9),
-    ("us", 1e-6),
-    ("ms", 1e-3),
-    ("s", 1.0),
-    ("min", 60.0),
-    ("h", 3600.0),
-    ("d", 86_400.0),
-];
 
 /// From here on a number is written with an exponent.
 const PLAIN_MAX: f64 = 1e9;
 
 /// Up to here a count is written out.
 const COUNT_PLAIN_MAX: f64 = 1e6;
+
+/// Below this a share says nothing but that it is not zero.
+const PERCENT_MIN: f64 = 1e-4;
 
 /// A quantity in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,12 +54,15 @@ impl Unit {
                 text: scaled(value, &TIMES, ""),
                 other: (value >= 60.0).then(|| format!("{} s", digits(value))),
             },
-            Self::Count if value < COUNT_PLAIN_MAX => Shown::plain(digits(value)),
+            Self::Count if rounded(value) < COUNT_PLAIN_MAX => Shown::plain(digits(value)),
             Self::Count => Shown {
                 text: scaled(value, &COUNTS, ""),
                 other: (value < 1e15).then(|| grouped(value)),
             },
             Self::PerSecond => Shown::plain(scaled(value, &DECIMAL, "/s")),
+            Self::Ratio if value > 0.0 && value * 100.0 < PERCENT_MIN => {
+                Shown::plain(format!("< {PERCENT_MIN} %"))
+            }
             Self::Ratio => Shown::plain(format!("{} %", digits(value * 100.0))),
             Self::Factor => Shown::plain(format!("{}x", digits(value))),
             Self::Money if value >= 1e9 => Shown::plain(format!("${}", scaled(value, &COUNTS, ""))),
@@ -111,12 +85,24 @@ impl Unit {
 
 /// In the largest unit that leaves at least one whole.
 fn scaled(value: f64, table: &[(&str, f64)], unit: &str) -> String {
-    let fitting = table.iter().rev().find(|(_, factor)| value >= *factor);
-    let plain = table.iter().find(|(_, factor)| *factor >= 1.0);
+    let fitting = table.iter().rposition(|(_, factor)| value >= *factor);
     // Zero and what is smaller than the smallest unit stay in the plain unit.
-    let (name, factor) = fitting.or(plain).copied().unwrap_or(("", 1.0));
+    let plain = || table.iter().position(|(_, factor)| *factor >= 1.0);
+    let index = fitting.or_else(plain).unwrap_or(0);
+    let name_and_factor = |index: usize| table.get(index).copied();
+    let (mut name, mut factor) = name_and_factor(index).unwrap_or(("", 1.0));
+    // Rounding may make it one of the next unit: 999.99 kW is 1 MW.
+    let shown = rounded(value / factor) * (1.0 + f64::EPSILON);
+    if let Some(next) = name_and_factor(index + 1).filter(|(_, next)| shown >= next / factor) {
+        (name, factor) = next;
+    }
     let text = format!("{} {name}{unit}", digits(value / factor));
     text.trim_end().to_owned()
+}
+
+/// The number as [`digits`] writes it.
+fn rounded(value: f64) -> f64 {
+    digits(value).parse().unwrap_or(value)
 }
 
 /// Four significant digits, never fewer than the whole part.
@@ -174,6 +160,17 @@ mod tests {
             (Unit::Money, 23000.0, "$23000"),
             (Unit::WattHours, 720e6, "720 MWh"),
             (Unit::Flops, 989e12, "989 TFLOP/s"),
+            // What is rounded up to the next unit is written in it.
+            (Unit::Watts, 999_999.0, "1 MW"),
+            (Unit::Watts, 999_940.0, "999.9 kW"),
+            (Unit::Bytes, 1_048_575.6, "1.049 MB (1 MiB)"),
+            (Unit::Seconds, 59.9999, "1 min"),
+            (Unit::Seconds, 999.99e-6, "1 ms"),
+            (Unit::Seconds, 999.99e-9, "1 us"),
+            (Unit::Count, 999_999.8, "1 M (1,000,000)"),
+            (Unit::Ratio, 0.0, "0 %"),
+            (Unit::Ratio, 6.596e-222, "< 0.0001 %"),
+            (Unit::Ratio, 2e-6, "0.0002 %"),
         ] {
             assert_eq!(unit.show(value).both(), text);
         }

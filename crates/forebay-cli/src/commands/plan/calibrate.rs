@@ -6,10 +6,13 @@
 use std::path::Path;
 
 use forebay_core::{ByteSize, Result};
-use forebay_plan::{Report, Warning};
+use forebay_plan::{Model, Report, Warning};
 use serde_json::{Value, json};
 
 use super::request::{read_text, wrong};
+
+/// Fields of the checkpoint model that measured rates take the place of.
+const MEASURED: [&str; 2] = ["storage", "storage_read"];
 
 /// Rates with where they come from.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,6 +107,19 @@ impl Measured {
         })
     }
 
+    /// Refuses to sweep what was measured: the values of the sweep would change nothing.
+    pub(super) fn allow_sweep(&self, model: &Model, field: &str) -> Result<()> {
+        let own = match model.name {
+            "cluster" => field.strip_prefix("checkpoint."),
+            _ => Some(field),
+        };
+        if own.is_some_and(|own| MEASURED.contains(&own) || own.starts_with("calibration")) {
+            let message = format!("{field} cannot be swept: the measured rate is used at every value");
+            return Err(wrong(message, "leave out --calibrate, or sweep another field"));
+        }
+        Ok(())
+    }
+
     /// Tells what the measured rates replaced, and what one node cannot have measured.
     pub(super) fn warn(&self, request: &Value, report: &mut Report) {
         let part = if report.model == "cluster" {
@@ -115,7 +131,7 @@ impl Measured {
             "" => Some(request),
             _ => request.get("checkpoint"),
         };
-        for field in ["storage", "storage_read"] {
+        for field in MEASURED {
             if table.and_then(|table| table.get(field)).is_some() {
                 let message = format!("{field} was given, the measured rate is used instead");
                 report.warnings.push(Warning {
@@ -131,20 +147,20 @@ impl Measured {
                 .map(|input| input.value)
         };
         let nodes = input("gpus").map(|gpus| (gpus / input("gpus_per_node").unwrap_or(1.0)).ceil());
-        if let Some(nodes) = nodes
-            && nodes > 1.0
-            && self.is_local
-            && self.nodes.is_none()
-        {
-            let message = format!(
+        let message = match (nodes, self.nodes) {
+            (Some(nodes), None) if nodes > 1.0 && self.is_local => format!(
                 "the rates were measured by one node, and are taken for all {nodes} together; \
                  where each node has such a disk, give --calibrate-nodes {nodes}"
-            );
-            report.warnings.push(Warning {
-                about: format!("{part}calibration"),
-                message,
-            });
-        }
+            ),
+            (Some(nodes), Some(given)) if f64::from(given) > nodes => format!(
+                "--calibrate-nodes is {given}, the job has only {nodes}: no more than those write at the same time"
+            ),
+            _ => return,
+        };
+        report.warnings.push(Warning {
+            about: format!("{part}calibration"),
+            message,
+        });
     }
 }
 

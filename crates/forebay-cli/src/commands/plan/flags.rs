@@ -11,12 +11,14 @@ use std::sync::LazyLock;
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind as ClapKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
-use forebay_plan::quantity::Unit;
-use forebay_plan::{Field, Model, models};
+use forebay_plan::{Field, Kind, Model, models};
 use serde_json::Value;
 
 /// Other words for a flag: model, field, word.
 const ALIASES: &[(&str, &str, &str)] = &[("ingest", "samples_per_second", "images")];
+
+/// Models that take measured rates.
+const CALIBRATED: &[&str] = &["checkpoint", "cluster"];
 
 /// How the values in the help are written.
 const VALUES_HELP: &str = "Values: COUNT 405B, 16384, 128Ki; BYTES 1.5TB, 1TiB; BYTES/S 1TB/s, 400Gb/s; TIME 45s, 1h30min, 7d; \
@@ -46,7 +48,7 @@ pub(crate) struct PlanOptions {
     /// A field by its name, also in a table: checkpoint.storage=1TB/s; a list or table is written as in TOML
     #[arg(long, value_name = "FIELD=VALUE", help_heading = "Request")]
     pub(super) set: Vec<String>,
-    /// Use rates measured by `forebay bench disk|store --json` or `forebay demo --json` (models checkpoint and cluster)
+    /// Use rates measured by `forebay bench disk|store --json` or `forebay demo --json`
     #[arg(long, value_name = "FILE", help_heading = "Request")]
     pub(super) calibrate: Option<PathBuf>,
     /// Nodes that each have what was measured, such as disks of their own
@@ -102,17 +104,13 @@ struct Flag {
 /// The flags of every model, and the help of its fields that are tables; kept for the life of the process, as clap wants names to be.
 static FLAGS: LazyLock<Vec<(&'static str, Vec<Flag>, String)>> = LazyLock::new(|| {
     let each = models().iter().map(|model| {
-        let (single, tables): (Vec<Field>, Vec<Field>) = (model.fields)().into_iter().partition(is_single);
+        let (single, tables): (Vec<Field>, Vec<Field>) =
+            (model.fields)().into_iter().partition(Field::is_single);
         let single = single.into_iter().map(Flag::of).collect();
         (model.name, single, after_help(&tables))
     });
     each.collect()
 });
-
-/// True for a field that one word can give.
-fn is_single(field: &Field) -> bool {
-    field.unit.is_some() || !field.choices.is_empty() || ["text", "true or false"].contains(&&*field.kind)
-}
 
 fn after_help(tables: &[Field]) -> String {
     let mut text = String::new();
@@ -157,9 +155,9 @@ impl Flag {
         if name != self.long {
             arg = arg.alias(name);
         }
-        if !self.field.choices.is_empty() {
+        if let Kind::Choice(words) = &self.field.kind {
             arg = arg
-                .value_parser(PossibleValuesParser::new(self.field.choices.iter().copied()))
+                .value_parser(PossibleValuesParser::new(words.iter().copied()))
                 .ignore_case(true);
         }
         for (_, _, word) in ALIASES.iter().filter(|alias| alias.0 == model && alias.1 == name) {
@@ -181,43 +179,22 @@ impl Flag {
             );
             return Err(clap::Error::raw(ClapKind::InvalidValue, message));
         }
-        if !self.field.choices.is_empty() {
-            return Ok(Some(Value::String(text.to_lowercase())));
-        }
-        Ok(Some(scalar(text)))
+        let is_choice = matches!(self.field.kind, Kind::Choice(_));
+        let text = if is_choice {
+            text.to_lowercase()
+        } else {
+            text.clone()
+        };
+        Ok(Some(Value::String(text)))
     }
 }
 
-/// A word as JSON: `true` and `false` are no text.
-pub(super) fn scalar(word: &str) -> Value {
-    match word {
-        "true" => Value::Bool(true),
-        "false" => Value::Bool(false),
-        word => Value::String(word.to_owned()),
-    }
-}
-
-/// The unit of a field, as help texts show it.
+/// What stands for the value of a field in help texts.
 fn value_name(field: &Field) -> &'static str {
-    match field.unit {
-        _ if !field.choices.is_empty() => "WORD",
-        None => "TEXT",
-        Some(Unit::Bytes) => "BYTES",
-        Some(Unit::BytesPerSecond) => "BYTES/S",
-        Some(Unit::Seconds) => "TIME",
-        Some(Unit::Money) => "MONEY",
-        Some(Unit::MoneyPerHour) => "MONEY/H",
-        Some(Unit::MoneyPerGbMonth) => "MONEY/GB-MONTH",
-        Some(Unit::MoneyPerGb) => "MONEY/GB",
-        Some(Unit::MoneyPerThousand) => "MONEY/1000",
-        Some(Unit::MoneyPerKilowattHour) => "MONEY/KWH",
-        Some(Unit::Watts) => "WATTS",
-        Some(Unit::WattHours) => "WATT-HOURS",
-        Some(Unit::Flops) => "FLOP/S",
-        Some(Unit::Count) => "COUNT",
-        Some(Unit::PerSecond) => "PER-SECOND",
-        Some(Unit::Ratio) => "SHARE",
-        Some(Unit::Factor) => "FACTOR",
+    match field.kind {
+        Kind::Quantity(unit) => unit.word(),
+        Kind::Choice(_) => "WORD",
+        _ => "TEXT",
     }
 }
 
@@ -231,8 +208,16 @@ fn with_flags(command: clap::Command) -> clap::Command {
             .after_help(after_help.as_str()),
         None => command,
     };
+    let is_calibrated = CALIBRATED.contains(&command.get_name());
     // The options come with a description of themselves, which is not the command's.
-    PlanOptions::augment_args(command).about(about)
+    let command = PlanOptions::augment_args(command).about(about);
+    if is_calibrated {
+        return command;
+    }
+    // Who gives them to another model is told which ones take them, but nobody is offered them.
+    command
+        .mut_arg("calibrate", |arg| arg.hide(true))
+        .mut_arg("calibrate_nodes", |arg| arg.hide(true))
 }
 
 impl Subcommand for PlanCommand {

@@ -2,15 +2,15 @@
 //!
 //! Figures go to stdout; warnings and readings are talk, which `--json` has as parts of the report.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use forebay_core::Result;
-use forebay_plan::{Figure, Report, Scenario, Series, Table, side_by_side};
+use forebay_plan::{Figure, Origin, Reading, Report, Scenario, Series, Table, side_by_side};
 use serde::Serialize;
 
 use super::flags::Format;
 use super::plot::{self, Style};
-use super::request::wrong;
 use crate::printer::{Printed, Printer, visible};
 
 /// A report as one line of `--json`.
@@ -38,28 +38,9 @@ pub(super) struct Run {
     pub(super) scenario: Scenario,
 }
 
-/// The figure a user means: by its name, with `-` for `_`, or by the end of its name where no other figure ends so.
-pub(super) fn find<'a>(report: &'a Report, name: &str) -> Result<&'a Figure> {
-    let same = name.replace('-', "_");
-    if let Some(figure) = report.figure(name).or_else(|| report.figure(&same)) {
-        return Ok(figure);
-    }
-    let end = format!(".{same}");
-    let mut ends = report.figures.iter().filter(|figure| figure.name.ends_with(&end));
-    if let (Some(figure), None) = (ends.next(), ends.next()) {
-        return Ok(figure);
-    }
-    // It is not there, so that this is the error which says what is.
-    report.explain(&same)?;
-    Err(wrong(
-        format!("there is no figure '{}'", name.escape_debug()),
-        "leave out --figures to see all",
-    ))
-}
-
 /// Leaves only the figures that are named, in that order.
 pub(super) fn pick(report: &Report, names: &[String]) -> Result<Report> {
-    let figures = names.iter().map(|name| find(report, name).cloned());
+    let figures = names.iter().map(|name| report.find(name).map(Cow::into_owned));
     Ok(Report {
         figures: figures.collect::<Result<_>>()?,
         ..report.clone()
@@ -71,19 +52,17 @@ pub(super) fn explain(runs: &[Run], names: &[String], printer: &Printer) -> Prin
     let mut is_first = true;
     for run in runs {
         let report = &run.scenario.report;
-        let figures: Vec<&Figure> = if names.iter().any(|name| name == "all") {
-            report.figures.iter().collect()
+        let figures: Vec<Cow<'_, Figure>> = if names.iter().any(|name| name == "all") {
+            report.figures.iter().map(Cow::Borrowed).collect()
         } else {
-            names
-                .iter()
-                .map(|name| find(report, name))
-                .collect::<Result<_>>()?
+            let found = names.iter().map(|name| report.find(name));
+            found.collect::<Result<_>>()?
         };
         if printer.is_json() {
             for figure in figures {
                 printer.json(&FigureLine {
                     scenario: run.name.as_deref(),
-                    figure,
+                    figure: &figure,
                 })?;
             }
             continue;
@@ -197,15 +176,18 @@ fn figures_csv(report: &Report) -> Table {
 fn scenarios_csv(runs: &[Scenario]) -> Table {
     let mut table = side_by_side(runs);
     for row in &mut table.rows {
-        let figures: Vec<Option<&Figure>> = runs.iter().map(|run| run.report.figure(&row[0])).collect();
+        let figures = runs.iter().map(|run| run.report.lookup(&row[0]));
+        let figures: Vec<Option<Cow<'_, Figure>>> = figures.collect();
         let unit = figures
             .iter()
             .flatten()
             .next()
             .map_or("", |figure| figure.unit.symbol());
-        let numbers = figures
-            .iter()
-            .map(|figure| figure.map_or_else(String::new, |figure| figure.value.to_string()));
+        let numbers = figures.iter().map(|figure| {
+            figure
+                .as_ref()
+                .map_or_else(String::new, |figure| figure.value.to_string())
+        });
         *row = [row[0].clone(), unit.to_owned()]
             .into_iter()
             .chain(numbers)
@@ -226,35 +208,29 @@ fn talk(run: &Run, is_named: bool, printer: &Printer) {
         let (about, message) = (visible(&warning.about), visible(&warning.message));
         printer.say(format_args!("warning: {name}{about}: {message}"));
     }
-    for reading in &report.readings {
-        let answers = reading.alternatives.iter().map(|answer| {
-            let used = if answer.used { ", used here" } else { "" };
-            let shown = answer.unit.show(answer.value).both();
-            format!("{} ({}{used})", shown, answer.label)
-        });
-        let answers: Vec<String> = answers.collect();
-        let mut values = reading
-            .alternatives
-            .iter()
-            .map(|answer| answer.unit.show(answer.value).text);
-        let first = values.next();
-        if values.all(|value| Some(value) == first) {
-            // It is the same however it is read.
-            continue;
-        }
-        let (about, question) = (visible(&reading.about), visible(&reading.question));
-        printer.say(format_args!(
-            "reading: {name}{about}: {question}: {}",
-            answers.join(" or ")
-        ));
+    for reading in report.readings.iter().filter(|reading| reading.is_open()) {
+        let about = visible(&reading.about);
+        printer.say(format_args!("reading: {name}{about}: {}", reading_words(reading)));
     }
-    let assumed = report.inputs.iter().filter(|input| !input.given);
+    let assumed = report.inputs.iter();
+    let assumed = assumed.filter(|input| input.origin == Origin::Default);
     let assumed: Vec<String> = assumed
         .map(|input| format!("{} {}", input.name, input.unit.show(input.value).text))
         .collect();
     if !assumed.is_empty() {
         printer.detail(format_args!("assumed: {name}{}", assumed.join(", ")));
     }
+}
+
+/// A question with its answers.
+pub(super) fn reading_words(reading: &Reading) -> String {
+    let answers = reading.alternatives.iter().map(|answer| {
+        let used = if answer.used { ", used here" } else { "" };
+        let shown = answer.unit.show(answer.value).both();
+        format!("{} ({}{used})", shown, answer.label)
+    });
+    let answers: Vec<String> = answers.collect();
+    format!("{}: {}", visible(&reading.question), answers.join(" or "))
 }
 
 /// A curve on stdout.

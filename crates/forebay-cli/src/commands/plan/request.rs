@@ -4,11 +4,11 @@ use std::io::Read;
 use std::path::Path;
 
 use forebay_core::{Error, ErrorKind, Result};
-use forebay_plan::{Model, expand, parse_json, parse_toml};
+use forebay_plan::{Model, expand, parse_json, parse_toml, put};
 use serde_json::{Map, Value};
 
 use super::calibrate::{self, Measured};
-use super::flags::{self, PlanCommand};
+use super::flags::PlanCommand;
 
 /// A request or a benchmark's result larger than this is a mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -122,27 +122,10 @@ pub(super) fn field_name(name: &str) -> String {
 fn set_value(text: &str) -> Result<Value> {
     let text = text.trim();
     if !text.starts_with(['[', '{', '"', '\'']) {
-        return Ok(flags::scalar(text));
+        return Ok(Value::String(text.to_owned()));
     }
     let mut table = parse_toml(&format!("value = {text}"))?;
     Ok(table.get_mut("value").map(Value::take).unwrap_or_default())
-}
-
-/// Puts a value at a dotted place, making tables on the way.
-fn put(request: &mut Value, path: &str, value: Value) -> Result<()> {
-    let mut place = request;
-    for key in path.split('.') {
-        if place.is_null() {
-            *place = Value::Object(Map::new());
-        }
-        let Value::Object(map) = place else {
-            let message = format!("{path} is in no table: what is before '{key}' is a value");
-            return Err(wrong(message, "write --set table.field=value"));
-        };
-        place = map.entry(key).or_insert(Value::Null);
-    }
-    *place = value;
-    Ok(())
 }
 
 /// A file as a table of fields: JSON where it begins like an object, TOML otherwise.
@@ -186,25 +169,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dotted_names_make_tables_and_never_replace_values() {
-        let mut request = json!({ "gpus": 8 });
-        put(&mut request, "checkpoint.storage", json!("1TB/s")).unwrap();
-        assert_eq!(
-            request,
-            json!({ "gpus": 8, "checkpoint": { "storage": "1TB/s" } })
-        );
-        assert!(
-            put(&mut request, "gpus.many", json!(1))
-                .unwrap_err()
-                .hint()
-                .is_some()
-        );
-    }
-
-    #[test]
     fn values_of_set_are_words_or_toml() {
         assert_eq!(set_value("1TB/s").unwrap(), json!("1TB/s"));
-        assert_eq!(set_value("true").unwrap(), json!(true));
+        assert_eq!(set_value("true").unwrap(), json!("true"));
         assert_eq!(
             set_value("[{ name = 'ssd', write = '1GB/s' }]").unwrap(),
             json!([{ "name": "ssd", "write": "1GB/s" }])

@@ -41,7 +41,7 @@ fn bad_sweeps_are_refused() {
         ("storage=fast", "fast"),
         ("colour=1..2", "no field 'colour'"),
         ("storage=0..1TB/s", "not a rising range"),
-        ("interval=1s,2s", "no value of interval can be computed"),
+        ("gpus=0,1.5", "no value of gpus can be computed"),
     ] {
         run(&with(CHECKPOINT, &["--sweep", sweep]))
             .exits(2)
@@ -84,7 +84,16 @@ fn what_makes_no_sense_is_refused_with_what_would() {
         (&["--storage", "1TB/s"], "params"),
         (&[], "params"),
         (
-            &["--params", "7B", "--storage", "1GB/s", "--interval", "1s"],
+            &[
+                "--params",
+                "7B",
+                "--storage",
+                "1GB/s",
+                "--mode",
+                "async",
+                "--interval",
+                "1s",
+            ],
             "due every",
         ),
         (
@@ -131,6 +140,18 @@ fn files_that_make_no_sense_are_named() {
         (
             "params = '7B'\n[[scenario]]\nname = 'a'\nstorage = '0'",
             "storage",
+        ),
+        (
+            "params = '7B'\nstorage = '1GB/s'\nmtbf = inf",
+            "mtbf of checkpoint",
+        ),
+        (
+            "params = '7B'\nstorage = '1GB/s'\ngpus = nan",
+            "gpus of checkpoint",
+        ),
+        (
+            "[[scenario]]\nname = 'a'\n[[scenario]]\nname = 'a'",
+            "two scenarios are called 'a'",
         ),
     ] {
         std::fs::write(sandbox.path("request.toml"), text).unwrap();

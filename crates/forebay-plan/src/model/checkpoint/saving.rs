@@ -8,7 +8,7 @@ use forebay_core::Result;
 use super::size::Sizes;
 use super::{Calibration, Mode, Path, Request};
 use crate::quantity::{BytesPerSecond, Unit};
-use crate::sheet::{Num, Sheet, item_names, wrong};
+use crate::sheet::{Num, Sheet, item_names, of_item, wrong};
 use crate::source;
 
 /// The stall of a save, and how long the slowest tier takes to take it in.
@@ -162,7 +162,8 @@ fn drain(sheet: &mut Sheet, request: &Request, size: Num, write: Option<Num>) ->
                 "give write = \"20GB/s\"",
             ));
         };
-        let rate = Num::of("write", rate).positive()?;
+        let rate = Num::of("write", rate).positive();
+        let rate = rate.map_err(|error| of_item("tiers", name, error))?;
         let time = size.v / rate.v;
         total += time;
         let formula = "size / write of the tier";
