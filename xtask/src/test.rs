@@ -34,13 +34,14 @@ pub(crate) enum StepName {
     Mypy,
     Stubtest,
     Pytest,
+    Web,
     Browser,
     Garage,
     Ceph,
 }
 
 impl StepName {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Fmt,
         Self::Tidy,
         Self::Venv,
@@ -54,6 +55,7 @@ impl StepName {
         Self::Mypy,
         Self::Stubtest,
         Self::Pytest,
+        Self::Web,
         Self::Browser,
         Self::Garage,
         Self::Ceph,
@@ -75,7 +77,8 @@ impl StepName {
             Self::Mypy => ("mypy", "Python types, strict"),
             Self::Stubtest => ("stubtest", "stubs agree with the compiled module"),
             Self::Pytest => ("pytest", "Python tests, with SeaweedFS"),
-            Self::Browser => ("browser", "the web page in Chromium, and its types"),
+            Self::Web => ("web", "types and parts of the web page, where node is"),
+            Self::Browser => ("browser", "the web page in Chromium"),
             Self::Garage => ("garage", "store conformance on Garage, three nodes"),
             Self::Ceph => ("ceph", "store conformance on Ceph RGW"),
         }
@@ -224,18 +227,21 @@ pub(crate) fn run(runner: &Runner, options: &TestOptions) -> bool {
     !runner.interrupted() && !rows.iter().any(|row| matches!(row.outcome, Outcome::Failed))
 }
 
+/// Why a step has no meaning on this machine or in this checkout, if so.
+fn skip_reason(session: &Session<'_>, step: StepName) -> Option<String> {
+    if step == StepName::Web && session.options.only.is_empty() {
+        return browser::missing();
+    }
+    let package = session.runner.workspace().python_crate().join("pyproject.toml");
+    let is_without = step.needs_package() && !package.exists();
+    is_without.then(|| "there is no crates/forebay-python/pyproject.toml".to_owned())
+}
+
 fn run_step(session: &mut Session<'_>, step: StepName) -> Row {
     let (name, what) = step.described();
     println!("==> {name}: {what}");
-    if step.needs_package()
-        && !session
-            .runner
-            .workspace()
-            .python_crate()
-            .join("pyproject.toml")
-            .exists()
-    {
-        println!("skipped: there is no crates/forebay-python/pyproject.toml");
+    if let Some(reason) = skip_reason(session, step) {
+        println!("skipped: {reason}");
         return Row {
             step,
             outcome: Outcome::Skipped,
@@ -280,7 +286,8 @@ mod tests {
     #[test]
     fn lanes_hold_the_steps_they_promise() {
         let default = names(&TestOptions::default());
-        assert_eq!(default.len(), 13);
+        assert_eq!(default.len(), 14);
+        assert!(default.contains(&"web"));
         assert!(
             ["browser", "garage", "ceph"]
                 .iter()
@@ -302,7 +309,7 @@ mod tests {
             ..TestOptions::default()
         };
         assert_eq!(names(&slow).last(), Some(&"ceph"));
-        assert_eq!(names(&slow).len(), 14);
+        assert_eq!(names(&slow).len(), 15);
     }
 
     #[test]

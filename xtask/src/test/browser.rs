@@ -1,4 +1,4 @@
-//! The web page of `forebay serve` in a real browser.
+//! The web page of `forebay serve`: its types, its pure parts, and all of it in a real browser.
 //!
 //! What the checks need is installed by npm into `web/node_modules`, from versions and hashes of `web/package-lock.json`; a stamp file
 //! remembers for which. The browser is the machine's own: none is downloaded. Screenshots land in `target/web-screenshots`.
@@ -14,19 +14,58 @@ use crate::tools;
 /// Where Debian and Ubuntu put it.
 const CHROMIUM: &str = "/usr/bin/chromium";
 
-/// Checks types, then does what people do.
+/// How to get the programs the checks need.
+const INSTALL_HINT: &str = "on Debian and Ubuntu: apt-get install nodejs npm";
+
+/// Why nothing of the page can be checked here, if so.
+pub(super) fn missing() -> Option<String> {
+    (!tools::on_path("node")).then(|| format!("node is not installed; {INSTALL_HINT}"))
+}
+
+/// Checks types and the parts that need no browser.
+pub(super) fn check(session: &Session<'_>) -> Result<()> {
+    let runner = session.runner;
+    let web = runner.workspace().root().join("web");
+    let mut unit = runner.command("node");
+    unit.arg("--test").args(unit_tests(&web)?).current_dir(&web);
+    runner.run(&mut unit)?;
+    if !tools::on_path("npm") {
+        println!("types are not checked: npm is not installed; {INSTALL_HINT}");
+        return Ok(());
+    }
+    install(session, &web)?;
+    let mut types = runner.command(web.join("node_modules/.bin/tsc"));
+    runner.run(types.arg("--noEmit").current_dir(&web))
+}
+
+/// The tests that node runs by itself; none would be a mistake, which node does not notice.
+fn unit_tests(web: &Path) -> Result<Vec<PathBuf>> {
+    let folder = web.join("test/unit");
+    let mut tests = Vec::new();
+    for entry in std::fs::read_dir(&folder).context("cannot list the tests of the page")? {
+        let path = entry.context("cannot list the tests of the page")?.path();
+        if path.to_string_lossy().ends_with(".test.mjs") {
+            tests.push(path);
+        }
+    }
+    tests.sort();
+    if tests.is_empty() {
+        bail!("there are no tests in {}", folder.display());
+    }
+    Ok(tests)
+}
+
+/// Does what people do.
 pub(super) fn run(session: &Session<'_>) -> Result<()> {
     let browser = find_browser()?;
     for program in ["node", "npm"] {
         if !tools::on_path(program) {
-            bail!("{program} is not installed; on Debian and Ubuntu: apt-get install nodejs npm");
+            bail!("{program} is not installed; {INSTALL_HINT}");
         }
     }
     let runner = session.runner;
     let web = runner.workspace().root().join("web");
     install(session, &web)?;
-    let mut types = runner.command(web.join("node_modules/.bin/tsc"));
-    runner.run(types.arg("--noEmit").current_dir(&web))?;
     runner.run(&mut runner.cargo(&["build", "--locked", "--package", "forebay-cli"]))?;
     let target = runner.workspace().target();
     let mut command = runner.command("node");

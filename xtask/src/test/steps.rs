@@ -44,6 +44,7 @@ pub(super) fn run(session: &mut Session<'_>, step: StepName) -> Result<()> {
         StepName::Mypy => run_mypy(session),
         StepName::Stubtest => run_stubtest(session),
         StepName::Pytest => run_pytest(session),
+        StepName::Web => browser::check(session),
         StepName::Browser => browser::run(session),
         StepName::Garage => run_conformance(session, ServerKind::Garage),
         StepName::Ceph => run_conformance(session, ServerKind::Ceph),
