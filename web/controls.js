@@ -4,11 +4,10 @@
 // read in one place only.
 
 import { el } from "./dom.js";
-import { GROUPS } from "./fields.js";
 import { nearest } from "./scale.js";
 
 /** @typedef {import("./types").FieldSpec} FieldSpec */
-/** @typedef {import("./types").Model} Model */
+/** @typedef {import("./types").Form} Form */
 /** @typedef {import("./types").Problem} Problem */
 /** @typedef {import("./types").Report} Report */
 /** @typedef {import("./types").State} State */
@@ -17,6 +16,7 @@ import { nearest } from "./scale.js";
  * @typedef {object} Control
  * @property {FieldSpec} spec
  * @property {HTMLElement} root
+ * @property {HTMLElement} input What a screen reader calls wrong.
  * @property {HTMLElement} error
  * @property {(text: string) => void} write Shows a value without telling anybody.
  * @property {(report: Report) => void} follow Moves the slider to what the planner has read.
@@ -25,18 +25,36 @@ import { nearest } from "./scale.js";
 /** Choices up to here are buttons side by side, more are a list. */
 const BUTTONS_MAX = 2;
 
+/** The field as the planner names it within its part. @param {FieldSpec} field */
+export function placeOf({ model, name }) {
+  return model === "retention" ? `tiers.${name}` : name;
+}
+
+/**
+ * What is wrong, as it is said beside a field, whose name then says nothing, or for itself.
+ *
+ * @param {FieldSpec | undefined} field
+ * @param {Problem} problem
+ */
+export function told(field, { message, hint }) {
+  const own = field ? `${placeOf(field)} of ${field.model}: ` : "";
+  const said = own !== "" && message.startsWith(own) ? message.slice(own.length) : message;
+  return hint ? `${said} \u2013 ${hint}` : said;
+}
+
 export class Controls {
   /**
    * @param {HTMLElement} host
+   * @param {Form} form
    * @param {State} state Changed in place.
    * @param {() => void} changed
    */
-  constructor(host, state, changed) {
+  constructor(host, form, state, changed) {
     this.state = state;
     this.changed = changed;
     /** @type {Control[]} */
     this.controls = [];
-    for (const group of GROUPS) {
+    for (const group of form.groups) {
       const fields = group.fields.map((spec) => this.#control(spec));
       const body = el("div", { class: "group-body" }, ...fields.map((control) => control.root));
       this.controls.push(...fields);
@@ -56,64 +74,26 @@ export class Controls {
 
   /** After a report: sliders and computed values follow, errors go. @param {Report} report */
   follow(report) {
-    this.clear();
+    this.mark(new Map());
     for (const control of this.controls) control.follow(report);
   }
 
-  /** What fields are, in the planner's words. @param {Model[]} models */
-  describe(models) {
-    for (const { spec, root } of this.controls) {
-      const model = models.find((known) => known.name === spec.model);
-      const doc = spec.note ?? model?.fields.find((field) => field.name === spec.name)?.doc;
-      const note = root.querySelector(".field-note");
-      if (!doc || !note) continue;
-      note.textContent = doc;
-      root.querySelector("label, .label")?.setAttribute("title", doc);
+  /** Says beside each field what is wrong with it, and nothing beside the others. @param {Map<string, Problem>} wrong */
+  mark(wrong) {
+    for (const { spec, root, input, error } of this.controls) {
+      const problem = wrong.get(spec.id);
+      const text = problem ? told(spec, problem) : "";
+      if (error.textContent !== text) error.textContent = text;
+      error.hidden = !problem;
+      root.classList.toggle("wrong", problem !== undefined);
+      if (!problem) {
+        input.removeAttribute("aria-invalid");
+        continue;
+      }
+      input.setAttribute("aria-invalid", "true");
+      const folded = root.closest("details");
+      if (folded) folded.open = true;
     }
-  }
-
-  clear() {
-    for (const { root, error } of this.controls) {
-      error.textContent = "";
-      error.hidden = true;
-      root.classList.remove("wrong");
-      root.querySelector("input[type=text]")?.removeAttribute("aria-invalid");
-    }
-  }
-
-  /**
-   * Shows a problem beside the field it is about; false when it is about none.
-   *
-   * @param {Problem} problem
-   */
-  blame(problem) {
-    this.clear();
-    const control = this.#culprit(problem);
-    if (!control) return false;
-    // Beside the field its name says nothing, and a message about how it is written says more than the hint.
-    const hint = problem.hint && !/^\w+ is written as /.test(problem.hint) ? ` \u2013 ${problem.hint}` : "";
-    control.error.textContent = `${problem.message.replace(/^\w+ of \w+: /, "")}${hint}`;
-    control.error.hidden = false;
-    control.root.classList.add("wrong");
-    control.root.querySelector("input[type=text]")?.setAttribute("aria-invalid", "true");
-    const folded = control.root.closest("details");
-    if (folded) folded.open = true;
-    return true;
-  }
-
-  /**
-   * The field a message names first, in the part of the scenario it is about; of the tiers, the one that says what is quoted.
-   *
-   * @param {Problem} problem
-   * @returns {Control | undefined}
-   */
-  #culprit({ message, place }) {
-    const inPlace = this.controls.filter(({ spec }) => !place || spec.model === place);
-    const [first] = message.match(/^\w+/) ?? [""];
-    const named = inPlace.find(({ spec }) => spec.name === first);
-    if (named) return named;
-    const [, quoted] = message.match(/'([^']*)'/) ?? [];
-    return quoted === undefined ? undefined : inPlace.find(({ spec }) => this.state[spec.id].trim() === quoted.trim());
   }
 
   /** @param {FieldSpec} spec @returns {Control} */
@@ -140,9 +120,13 @@ export class Controls {
       autocapitalize: "off",
       spellcheck: "false",
       "aria-describedby": `${id}-error ${id}-note`,
+      // What the planner takes when nothing is said.
+      placeholder: spec.assumed ? spec.initial : undefined,
     });
+    const begin = Math.max(0, steps.findIndex((step) => step.text === spec.initial));
     const slider = el("input", {
       type: "range",
+      value: String(begin),
       min: "0",
       max: String(steps.length - 1),
       step: "1",
@@ -175,13 +159,13 @@ export class Controls {
       text.focus();
       this.#set(spec, "");
     });
-    const parts = [el("label", { for: id }, spec.label), auto, text, slider];
     return {
-      ...this.#frame(spec, parts),
+      ...this.#frame(spec, text, el("label", { for: id }, spec.label), [auto, text, slider]),
       write: (value) => {
         text.value = value;
-        const step = steps.find((known) => known.text === value);
-        if (step) move(step.value);
+        const at = steps.findIndex((known) => known.text === value);
+        // Only the planner reads units; until it has, unknown text stands where the field began, and nothing at the left end.
+        slider.value = String(Number.parseFloat(value) === 0 ? 0 : at < 0 ? begin : at);
         show();
       },
       follow: (report) => {
@@ -204,10 +188,15 @@ export class Controls {
       input.addEventListener("change", () => this.#set(spec, word));
       return { input, root: el("label", {}, input, el("span", {}, label)) };
     });
-    const group = el("div", { class: "buttons", role: "radiogroup", "aria-labelledby": id });
+    const group = el("div", {
+      class: "buttons",
+      role: "radiogroup",
+      "aria-labelledby": id,
+      "aria-describedby": `${id}-error ${id}-note`,
+    });
     group.append(...options.map((option) => option.root));
     return {
-      ...this.#frame(spec, [el("span", { class: "label", id }, spec.label), group]),
+      ...this.#frame(spec, group, el("span", { class: "label", id }, spec.label), [group]),
       write: (value) => {
         for (const { input } of options) input.checked = input.value === value;
       },
@@ -219,24 +208,43 @@ export class Controls {
   #list(spec) {
     const id = `field-${spec.id}`;
     const options = (spec.choices ?? []).map(([word, label]) => el("option", { value: word }, label));
-    const list = el("select", { id, name: spec.id }, ...options);
+    const list = el("select", { id, name: spec.id, "aria-describedby": `${id}-error ${id}-note` }, ...options);
     list.addEventListener("change", () => this.#set(spec, list.value));
     return {
-      ...this.#frame(spec, [el("label", { for: id }, spec.label), list]),
+      ...this.#frame(spec, list, el("label", { for: id }, spec.label), [list]),
       write: (value) => {
         list.value = value;
       },
-      follow: () => {},
+      follow: (report) => {
+        const answers = report.readings.find((reading) => reading.about === spec.reading)?.alternatives ?? [];
+        const used = spec.choices?.find(([word]) => answers.some((answer) => answer.used && answer.label === word));
+        const none = options.find((option) => option.value === "");
+        if (none && list.value === "" && used) none.textContent = `${used[1]} (assumed)`;
+      },
     };
   }
 
-  /** @param {FieldSpec} spec @param {HTMLElement[]} parts */
-  #frame(spec, parts) {
+  /**
+   * A field with its name, and what it is behind a button: a tooltip would be for mice only.
+   *
+   * @param {FieldSpec} spec
+   * @param {HTMLElement} input
+   * @param {HTMLElement} name
+   * @param {HTMLElement[]} parts
+   */
+  #frame(spec, input, name, parts) {
     const id = `field-${spec.id}`;
-    const error = el("p", { class: "field-error", id: `${id}-error`, role: "alert", hidden: true });
-    const note = el("p", { class: "field-note", id: `${id}-note` });
-    const root = el("div", { class: "field", "data-field": spec.id }, ...parts, error, note);
-    return { spec, root, error };
+    const error = el("p", { class: "field-error", id: `${id}-error`, hidden: true });
+    const note = el("p", { class: "field-note", id: `${id}-note`, hidden: true }, spec.doc);
+    const about = el("button", { type: "button", class: "about", "aria-expanded": "false", "aria-controls": note.id }, "?");
+    about.setAttribute("aria-label", `What is ${spec.label}?`);
+    about.addEventListener("click", () => {
+      note.hidden = !note.hidden;
+      about.setAttribute("aria-expanded", String(!note.hidden));
+    });
+    const head = el("div", { class: "field-name" }, name, spec.doc === "" ? null : about);
+    const root = el("div", { class: "field", "data-field": spec.id }, head, ...parts, note, error);
+    return { spec, root, input, error };
   }
 }
 

@@ -3,6 +3,7 @@
 import { byId, colour } from "./dom.js";
 import uPlot from "./vendor/uPlot.esm.js";
 
+/** @typedef {import("./types").Figure} Figure */
 /** @typedef {import("./types").Report} Report */
 /** @typedef {import("./types").Series} Series */
 
@@ -21,16 +22,19 @@ const NARROW = 480;
 
 const FONT = "12px system-ui, sans-serif";
 
-/** @param {number} seconds */
+/** Significant digits of the planner's own texts, so that the cursor says the same at the same place. */
+const DIGITS = 4;
+
+/** A place under the cursor, for which the planner has no text. @param {number} seconds */
 export function timeText(seconds) {
   const units = /** @type {[string, number][]} */ ([["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]);
   const [name, factor] = units.find(([, size]) => seconds >= size) ?? ["ms", 0.001];
-  return `${Number((seconds / factor).toPrecision(3))} ${name}`;
+  return `${Number((seconds / factor).toPrecision(DIGITS))} ${name}`;
 }
 
 /** @param {number} share */
 export function shareText(share) {
-  return `${(share * 100).toFixed(1)} %`;
+  return `${Number((share * 100).toPrecision(DIGITS))} %`;
 }
 
 export class Curve {
@@ -41,7 +45,7 @@ export class Curve {
     this.plot = undefined;
     /** @type {Series | undefined} */
     this.series = undefined;
-    /** @type {number | undefined} */
+    /** @type {Figure | undefined} */
     this.best = undefined;
     new ResizeObserver(() => this.plot?.setSize({ width: this.host.clientWidth, height: HEIGHT })).observe(this.host);
   }
@@ -49,12 +53,12 @@ export class Curve {
   /** @param {Report} report */
   show(report) {
     this.series = report.series.find((series) => series.name === "checkpoint.goodput_by_interval");
-    this.best = report.figures.find((figure) => figure.name === "checkpoint.interval_exact")?.value;
+    this.best = report.figures.find((figure) => figure.name === "checkpoint.interval_exact");
+    this.#describe(report);
     const data = this.#data();
     if (!data) return;
     if (this.plot) this.plot.setData(data);
     else this.#draw(data);
-    this.#describe();
   }
 
   /** Again, in the colours of the present theme. */
@@ -109,32 +113,38 @@ export class Curve {
     this.plot = new uPlot(options, data, this.host);
   }
 
-  /** The best interval as a dashed line, the one that is used as a dot. @param {uPlot} plot */
+  /** The best interval as a dashed line, the one that is used as a dot; nothing where the plot does not reach. @param {uPlot} plot */
   #mark(plot) {
     const { ctx, bbox } = plot;
-    const mark = this.series?.mark;
+    const [right, bottom] = [bbox.left + bbox.width, bbox.top + bbox.height];
     ctx.save();
-    if (this.best !== undefined) {
-      const x = plot.valToPos(this.best, "x", true);
-      if (x >= bbox.left && x <= bbox.left + bbox.width) {
+    if (this.best) {
+      const x = plot.valToPos(this.best.value, "x", true);
+      if (x >= bbox.left && x <= right) {
         ctx.strokeStyle = colour("--good");
         ctx.lineWidth = 1.5 * devicePixelRatio;
         ctx.setLineDash([5 * devicePixelRatio, 4 * devicePixelRatio]);
         ctx.beginPath();
         ctx.moveTo(x, bbox.top);
-        ctx.lineTo(x, bbox.top + bbox.height);
+        ctx.lineTo(x, bottom);
         ctx.stroke();
         ctx.setLineDash([]);
       }
     }
+    const mark = this.series?.mark;
     if (mark) {
-      ctx.fillStyle = colour("--accent");
-      ctx.strokeStyle = colour("--card");
-      ctx.lineWidth = 2.5 * devicePixelRatio;
-      ctx.beginPath();
-      ctx.arc(plot.valToPos(mark[0], "x", true), plot.valToPos(mark[1], "y", true), 6 * devicePixelRatio, 0, 2 * Math.PI);
-      ctx.fill();
-      ctx.stroke();
+      const [x, y] = [plot.valToPos(mark[0], "x", true), plot.valToPos(mark[1], "y", true)];
+      const isInside = x >= bbox.left && x <= right && y >= bbox.top && y <= bottom;
+      this.host.toggleAttribute("data-marked", isInside);
+      if (isInside) {
+        ctx.fillStyle = colour("--accent");
+        ctx.strokeStyle = colour("--card");
+        ctx.lineWidth = 2.5 * devicePixelRatio;
+        ctx.beginPath();
+        ctx.arc(x, y, 6 * devicePixelRatio, 0, 2 * Math.PI);
+        ctx.fill();
+        ctx.stroke();
+      }
     }
     ctx.restore();
   }
@@ -151,11 +161,11 @@ export class Curve {
     this.readout.textContent = y === null || y === undefined ? "" : `${timeText(x)}: ${shareText(y)}`;
   }
 
-  #describe() {
-    const mark = this.series?.mark;
-    if (!mark) return;
-    const used = `${timeText(mark[0])}, ${shareText(mark[1])}`;
-    const best = this.best === undefined ? "" : timeText(this.best);
+  /** In the planner's own words. @param {Report} report */
+  #describe(report) {
+    const text = (/** @type {string} */ name) => report.figures.find((figure) => figure.name === name)?.text ?? "";
+    const used = `${text("checkpoint.interval_used")}, ${text("checkpoint.goodput")}`;
+    const best = this.best?.text ?? "";
     byId("curve-used").textContent = used;
     byId("curve-best").textContent = best;
     this.host.setAttribute("aria-label", `Goodput against time between saves. Used: ${used}. Best: ${best}.`);

@@ -7,13 +7,13 @@ import { find, grouped, label } from "./results.js";
 /** @typedef {import("./types").Input} Input */
 /** @typedef {import("./types").Report} Report */
 
-/** Letters the formulas of checkpoints use for their inputs. @type {[RegExp, string][]} */
-const SYMBOLS = [
-  [/\btau\b/, "tau: training between saves"],
-  [/\bC\b/, "C: stall of a save"],
-  [/\b2?M\b|\b18M\b/, "M: mean time between failures"],
-  [/\bR\b/, "R: restart"],
-];
+/** Where inputs come from. @type {Record<Input["origin"], string>} */
+const ORIGINS = {
+  given: "As given.",
+  default: "What the planner assumes.",
+  found: "What another part of the plan found.",
+  measured: "As measured.",
+};
 
 /**
  * Answers every press on something with `data-explain`, also inside of the answer itself.
@@ -65,9 +65,8 @@ function fill(report, name, hasBack) {
 
 /** @param {Report} report @param {Figure | Input} found */
 function body(report, found) {
-  const given = el("p", {}, "given" in found && found.given ? "As given." : "What the planner assumes.");
   /** @type {HTMLElement[]} */
-  const parts = "formula" in found ? figureParts(report, found) : [given];
+  const parts = "formula" in found ? figureParts(report, found) : [el("p", {}, ORIGINS[found.origin])];
   for (const { about, question, alternatives } of report.readings) {
     if (about !== found.name) continue;
     const answers = alternatives.map(({ label: words, text, used }) => el("li", {}, `${words}: ${text}${used ? " (used)" : ""}`));
@@ -92,8 +91,6 @@ function figureParts(report, figure) {
   });
   /** @type {HTMLElement[]} */
   const parts = [el("h3", {}, "Formula"), el("p", { class: "formula" }, el("code", {}, figure.formula))];
-  const symbols = part === "checkpoint" ? SYMBOLS.filter(([letter]) => letter.test(figure.formula)) : [];
-  if (symbols.length > 0) parts.push(el("p", { class: "symbols" }, symbols.map(([, words]) => words).join("; ")));
   if (rows.length > 0) parts.push(el("h3", {}, "Inputs"), el("table", {}, el("tbody", {}, ...rows)));
   parts.push(el("h3", {}, "Source"), el("p", {}, figure.source));
   return parts;

@@ -1,11 +1,15 @@
 // The inputs of the page: which field of the planner each of them is, and where its slider goes.
 //
-// Names, units and meaning are the planner's; what a field is comes from the planner's own list at run time.
+// Defaults, words to choose from and meaning are the planner's own, from its list at run time: here is only where a field
+// stands and what it is called. The few that begin with something else than the planner assumes say so in `initial`.
 
 import { counts, doublings, prices, rates, times, wholes } from "./scale.js";
 
-/** @typedef {import("./types").FieldGroup} FieldGroup */
+/** @typedef {import("./types").FieldLayout} FieldLayout */
 /** @typedef {import("./types").FieldSpec} FieldSpec */
+/** @typedef {import("./types").Form} Form */
+/** @typedef {import("./types").GroupLayout} GroupLayout */
+/** @typedef {import("./types").Model} Model */
 
 const MINUTE = 60;
 const HOUR = 60 * MINUTE;
@@ -30,8 +34,8 @@ const OVERHEADS = [{ value: 0, text: "0s" }, ...times([1, 2, 3, 5, 10, 15, 20, 3
 
 const STORAGE_PRICES = prices([0.004, 0.01, 0.0125, 0.023, 0.03, 0.05, 0.08, 0.1, 0.14, 0.2, 0.3, 0.5], "/GB-month");
 
-/** @type {FieldGroup[]} */
-export const GROUPS = [
+/** @type {GroupLayout[]} */
+const LAYOUT = [
   {
     title: "Training",
     fields: [
@@ -62,25 +66,20 @@ export const GROUPS = [
         model: "checkpoint",
         name: "mode",
         label: "Training during a save",
-        initial: "sync",
-        assumed: true,
-        choices: [["sync", "waits"], ["async", "goes on"]],
+        labels: { sync: "waits", async: "goes on" },
       },
       {
         id: "path",
         model: "checkpoint",
         name: "path",
         label: "Way out of the GPU",
-        initial: "bounce",
-        assumed: true,
-        choices: [["bounce", "host memory"], ["gds", "GPUDirect"]],
+        labels: { bounce: "host memory", gds: "GPUDirect" },
       },
       {
         id: "interval",
         model: "checkpoint",
         name: "interval",
         label: "Time between saves",
-        initial: "",
         computed: "checkpoint.interval_used",
         steps: INTERVALS,
       },
@@ -89,8 +88,6 @@ export const GROUPS = [
         model: "checkpoint",
         name: "sync_overhead",
         label: "Fixed time of a save",
-        initial: "0s",
-        assumed: true,
         steps: OVERHEADS,
       },
     ],
@@ -103,21 +100,19 @@ export const GROUPS = [
         model: "checkpoint",
         name: "failures",
         label: "As often as on",
-        initial: "llama3",
-        assumed: true,
-        choices: [
-          ["llama3", "Llama 3, 16k H100"],
-          ["mlcommons", "MLCommons' assumption"],
-          ["rsc1", "RSC-1, A100"],
-          ["opt175b", "OPT-175B, A100"],
-        ],
+        labels: {
+          llama3: "Llama 3, 16k H100",
+          mlcommons: "MLCommons' assumption",
+          rsc1: "RSC-1, A100",
+          opt175b: "OPT-175B, A100",
+        },
+        reading: "checkpoint.mtbf",
       },
       {
         id: "mtbf",
         model: "checkpoint",
         name: "mtbf",
         label: "Mean time between failures",
-        initial: "",
         computed: "checkpoint.mtbf",
         steps: MEAN_TIMES,
       },
@@ -126,8 +121,6 @@ export const GROUPS = [
         model: "checkpoint",
         name: "restart",
         label: "Restart",
-        initial: "10min",
-        assumed: true,
         steps: RESTARTS,
       },
     ],
@@ -140,8 +133,6 @@ export const GROUPS = [
         model: "cost",
         name: "gpu_price",
         label: "GPU price",
-        initial: "$2.5/h",
-        assumed: true,
         steps: prices([0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10, 12], "/h"),
       },
       {
@@ -149,8 +140,6 @@ export const GROUPS = [
         model: "cost",
         name: "energy_price",
         label: "Energy price",
-        initial: "$0.1/kWh",
-        assumed: true,
         steps: prices([0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5], "/kWh"),
       },
     ],
@@ -165,7 +154,6 @@ export const GROUPS = [
         name: "hot.keep",
         label: "Hot: newest saves",
         note: "On the fastest storage, to restart from.",
-        initial: "3",
         steps: wholes(1, 20),
       },
       {
@@ -173,7 +161,7 @@ export const GROUPS = [
         model: "retention",
         name: "hot.price",
         label: "Hot: price",
-        initial: "$0.1/GB-month",
+        note: "Of holding a gigabyte there for a month.",
         steps: STORAGE_PRICES,
       },
       {
@@ -182,7 +170,6 @@ export const GROUPS = [
         name: "warm.window",
         label: "Warm: every save of the last",
         note: "To go back behind a bad step.",
-        initial: "1d",
         steps: times([HOUR, 2 * HOUR, 4 * HOUR, 8 * HOUR, 12 * HOUR, DAY, 2 * DAY, 3 * DAY, 5 * DAY, 7 * DAY, 14 * DAY]),
       },
       {
@@ -190,16 +177,15 @@ export const GROUPS = [
         model: "retention",
         name: "warm.price",
         label: "Warm: price",
-        initial: "$0.1/GB-month",
+        note: "Of holding a gigabyte there for a month.",
         steps: STORAGE_PRICES,
       },
       {
         id: "cold_window",
         model: "retention",
         name: "cold.window",
-        label: "Cold: one a day for",
+        label: "Cold: kept for",
         note: "In an object store, to compare and to publish.",
-        initial: "90d",
         steps: times([7 * DAY, 14 * DAY, 30 * DAY, 60 * DAY, 90 * DAY, 120 * DAY, 180 * DAY, 365 * DAY, 730 * DAY]),
       },
       {
@@ -207,12 +193,83 @@ export const GROUPS = [
         model: "retention",
         name: "cold.price",
         label: "Cold: price",
-        initial: "$0.023/GB-month",
+        note: "Of holding a gigabyte there for a month.",
         steps: STORAGE_PRICES,
       },
     ],
   },
 ];
 
-/** @type {FieldSpec[]} */
-export const FIELDS = GROUPS.flatMap((group) => group.fields);
+/**
+ * The form, with everything the planner says about its fields.
+ *
+ * @param {Model[]} models
+ * @returns {Form}
+ */
+export function formOf(models) {
+  const tiers = fieldOf(models, "retention", "tiers").items;
+  const groups = LAYOUT.map((group) => ({
+    ...group,
+    fields: group.fields.map((field) => (field.model === "retention" ? tierField(field, tiers) : modelField(field, models))),
+  }));
+  return { groups, tiers, fields: groups.flatMap((group) => group.fields) };
+}
+
+/**
+ * @param {FieldLayout} layout
+ * @param {Model[]} models
+ * @returns {FieldSpec}
+ */
+function modelField(layout, models) {
+  const { default: assumed, choices, doc } = fieldOf(models, layout.model, layout.name);
+  const isAssumed = layout.initial === undefined && layout.computed === undefined;
+  return {
+    ...layout,
+    initial: layout.initial ?? (isAssumed ? typed(assumed ?? "") : ""),
+    assumed: isAssumed,
+    needed: layout.initial !== undefined,
+    choices: choices.length === 0 ? undefined : offered(choices, assumed !== null, layout),
+    doc: layout.note ?? doc,
+  };
+}
+
+/**
+ * Words to choose from; where the planner has no default, saying none of them is a choice as well.
+ *
+ * @param {string[]} words
+ * @param {boolean} hasDefault
+ * @param {FieldLayout} layout
+ * @returns {[string, string][]}
+ */
+function offered(words, hasDefault, { labels = {} }) {
+  const named = words.map((word) => /** @type {[string, string]} */ ([word, labels[word] ?? word]));
+  return hasDefault ? named : [["", "what the planner assumes"], ...named];
+}
+
+/**
+ * A field of one of the tiers the planner assumes.
+ *
+ * @param {FieldLayout} layout
+ * @param {Record<string, string>[]} tiers
+ * @returns {FieldSpec}
+ */
+function tierField(layout, tiers) {
+  const [tier, name] = layout.name.split(".");
+  const table = tiers.find((known) => known.name === tier);
+  const text = table?.[name];
+  if (text === undefined) throw new Error(`the planner's tier ${tier} says no ${name}`);
+  const every = name === "window" && table?.every ? ` One save every ${table.every}.` : "";
+  return { ...layout, initial: typed(text), assumed: false, needed: true, doc: `${layout.note ?? ""}${every}` };
+}
+
+/** @param {Model[]} models @param {string} model @param {string} name */
+function fieldOf(models, model, name) {
+  const found = models.find((known) => known.name === model)?.fields.find((field) => field.name === name);
+  if (!found) throw new Error(`the planner has no field ${model}.${name}`);
+  return found;
+}
+
+/** As people type it: `10 min` without the space. @param {string} text */
+function typed(text) {
+  return text.replace(/^([\d.]+) (?=[a-zA-Z])/, "$1");
+}

@@ -21,6 +21,17 @@ const HEADLINE = [
   { name: "cost.idle_cost", label: "Lost per month", note: () => "GPU time that trains nothing" },
 ];
 
+/** What the foot of a narrow screen says. @type {[string, string][]} */
+const GLANCE = [
+  ["glance-goodput", "checkpoint.goodput"],
+  ["glance-interval", "checkpoint.interval_used"],
+  ["glance-lost", "checkpoint.gpus_lost"],
+];
+
+/** Shares below this are said to be below it: more zeros tell nobody more. */
+const SHARE_MIN = 0.0001;
+const SHARE_MIN_TEXT = "< 0.01 %";
+
 /** Where the time goes. @type {[string, string, string][]} */
 const SHARES = [
   ["checkpoint.goodput", "Training", "good"],
@@ -97,17 +108,36 @@ export function showResults(report) {
   showFigures(report);
 }
 
+/** The outcome in a sentence. @param {Report} report */
+export function summary(report) {
+  const said = ["checkpoint.goodput", "checkpoint.interval_used", "cost.total_cost"].map((name) => {
+    const title = HEADLINE.find((known) => known.name === name)?.label ?? label(name);
+    return `${title} ${textOf(report, name)}`;
+  });
+  const warnings = report.warnings.length;
+  if (warnings > 0) said.push(warnings === 1 ? "1 warning" : `${warnings} warnings`);
+  return `${said.join(", ")}.`;
+}
+
+/** A number in type that is as large as its room allows. @param {HTMLElement} host @param {string} text */
+function fit(host, text) {
+  host.textContent = text;
+  host.style.setProperty("--chars", String(Math.max(text.length, 1)));
+}
+
 /** @param {Report} report */
 function showHeadline(report) {
-  const cards = HEADLINE.map(({ name, label: title, note }) => {
-    const value = el("span", { class: "value", "data-figure": name }, textOf(report, name));
-    const parts = [el("span", { class: "title" }, title), value, el("span", { class: "note" }, note(report))];
-    return asking(name, "stat", ...parts);
+  const host = byId("headline");
+  if (host.childElementCount === 0) host.replaceChildren(...HEADLINE.map(({ name, label: title }) => {
+    const value = el("span", { class: "value", "data-figure": name });
+    return asking(name, "stat", el("span", { class: "title" }, title), value, el("span", { class: "note" }));
+  }));
+  HEADLINE.forEach(({ name, note }, index) => {
+    const [, value, words] = host.children[index].children;
+    fit(/** @type {HTMLElement} */ (value), textOf(report, name));
+    words.textContent = note(report);
   });
-  replace(byId("headline"), cards);
-  byId("glance-goodput").textContent = textOf(report, "checkpoint.goodput");
-  byId("glance-interval").textContent = textOf(report, "checkpoint.interval_used");
-  byId("glance-lost").textContent = textOf(report, "checkpoint.gpus_lost");
+  for (const [id, name] of GLANCE) fit(byId(id), textOf(report, name));
 }
 
 /** @param {Report} report */
@@ -123,16 +153,22 @@ function showShares(report) {
   const largest = Math.max(...losses.map(({ share }) => share), Number.MIN_VALUE);
   const rows = losses.map(({ name, title, kind, share }) => {
     const words = el("span", { class: "name" }, el("span", { class: `swatch ${kind}` }), title);
-    return barRow(name, words, kind, share / largest, textOf(report, name));
+    return barRow(name, words, kind, share / largest, shareText(report, name));
   });
   const rest = asking(training.name, "row total", el("span", { class: "swatch good" }), el("span", {}, training.title), el("span", { class: "number" }, textOf(report, training.name)));
   replace(byId("shares-rows"), [...rows, rest]);
-  const said = parts.map(({ name, title }) => `${title} ${textOf(report, name)}`);
+  const said = parts.map(({ name, title }) => `${title} ${shareText(report, name)}`);
   bar.setAttribute("aria-label", said.join(", "));
 }
 
+/** @param {Report} report @param {string} name */
+function shareText(report, name) {
+  const value = find(report, name)?.value ?? 0;
+  return value > 0 && value < SHARE_MIN ? SHARE_MIN_TEXT : textOf(report, name);
+}
+
 /**
- * A name, a bar, a number.
+ * A name, a number, and a bar below both, which has the whole width however long they are.
  *
  * @param {string} figure
  * @param {HTMLElement} name
@@ -143,7 +179,7 @@ function showShares(report) {
 function barRow(figure, name, kind, share, text) {
   const fill = el("span", { class: `fill ${kind}` });
   fill.style.width = `${(share * 100).toFixed(1)}%`;
-  return asking(figure, "tier", name, el("span", { class: "track" }, fill), el("span", { class: "number" }, text));
+  return asking(figure, "tier", name, el("span", { class: "number" }, text), el("span", { class: "track" }, fill));
 }
 
 /** @param {Report} report */
@@ -158,16 +194,35 @@ function showTiers(report) {
     const name = el("span", { class: "name" }, capital(tier), el("small", {}, `${saves} saves, ${held}`));
     return barRow(figure.name, name, tier, figure.value / largest, grouped(figure.text));
   });
-  const total = asking("cost.storage_cost", "row total", el("span", {}, "Storage in all, per month"), el("span", { class: "number" }, textOf(report, "cost.storage_cost")));
-  replace(byId("tiers-rows"), [...rows, total]);
+  const sums = [
+    sumRow(report, "cost.storage_cost", "Storage in all, per month"),
+    sumRow(report, "cost.energy_cost", "Energy, within the price of rented GPUs"),
+  ];
+  replace(byId("tiers-rows"), [...rows, ...sums]);
 }
+
+/** @param {Report} report @param {string} name @param {string} title */
+function sumRow(report, name, title) {
+  const text = el("span", { class: "number", "data-sum": name }, textOf(report, name));
+  return asking(name, "row total", el("span", {}, title), text);
+}
+
+/** What the notes say now: whoever reads them must not lose the place when a number elsewhere changes. */
+let noted = "";
 
 /** @param {Report} report */
 function showNotes(report) {
+  const now = JSON.stringify([report.warnings, report.readings]);
+  if (now === noted) return;
+  noted = now;
   const warnings = report.warnings.map(({ about, message }) =>
     el("li", { class: "warning" }, el("strong", {}, "Warning"), " ", sentence(message), " ", asking(about, "link", label(about))),
   );
-  const asked = report.readings.filter(({ about }) => NOTED.includes(about.split(".")[0]));
+  const asked = report.readings.filter(({ about, alternatives }) => {
+    // A question whose answers are the same in words is none.
+    const isOpen = alternatives.some(({ text }) => text !== alternatives[0].text);
+    return isOpen && NOTED.includes(about.split(".")[0]);
+  });
   const readings = asked.map(({ about, question, alternatives }) => {
     const answers = alternatives.map(({ label: words, text, used }) =>
       el("li", used ? { class: "used" } : {}, `${words}: `, el("b", {}, text), used ? " (used)" : ""),
@@ -178,11 +233,24 @@ function showNotes(report) {
   byId("notes").hidden = warnings.length + readings.length === 0;
 }
 
+/** The report whose table is to be made when somebody opens it. @type {Report | undefined} */
+let latest;
+
 /** @param {Report} report */
 function showFigures(report) {
+  const host = /** @type {HTMLDetailsElement} */ (byId("all"));
+  if (!latest) host.addEventListener("toggle", () => showTable(host));
+  latest = report;
+  byId("figures-count").textContent = String(report.figures.length);
+  showTable(host);
+}
+
+/** @param {HTMLDetailsElement} host */
+function showTable(host) {
+  if (!latest || !host.open) return;
   /** @type {Map<string, Figure[]>} */
   const parts = new Map();
-  for (const figure of report.figures) {
+  for (const figure of latest.figures) {
     const part = figure.name.split(".")[0];
     parts.set(part, [...(parts.get(part) ?? []), figure]);
   }
@@ -196,7 +264,6 @@ function showFigures(report) {
     return el("table", { class: "figures" }, el("caption", {}, PARTS[part] ?? capital(part)), el("tbody", {}, ...rows));
   });
   replace(byId("figures"), tables);
-  byId("figures-count").textContent = String(report.figures.length);
 }
 
 /**

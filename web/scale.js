@@ -120,13 +120,15 @@ export function wholes(from, to) {
 }
 
 /**
- * Index of the step that is nearest to a number, by factor.
+ * Index of the step that is nearest to a number, by factor; what is no number or below all steps is at the first.
  *
  * @param {Step[]} steps
  * @param {number} value
  */
 export function nearest(steps, value) {
-  const distance = (/** @type {Step} */ step) => Math.abs(Math.log((step.value + 1e-12) / (value + 1e-12)));
+  if (!(value > 0)) return 0;
+  const wanted = Math.log(Math.min(value, Number.MAX_VALUE));
+  const distance = (/** @type {Step} */ step) => Math.abs(Math.log(Math.max(step.value, Number.MIN_VALUE)) - wanted);
   let best = 0;
   steps.forEach((step, index) => {
     if (distance(step) < distance(steps[best])) best = index;

@@ -1,7 +1,8 @@
 // What the fields say, in its four forms: the address of the page, the request to the planner, the command line, JSON.
 
-import { FIELDS } from "./fields.js";
-
+/** @typedef {import("./types").FieldSpec} FieldSpec */
+/** @typedef {import("./types").Form} Form */
+/** @typedef {import("./types").Problem} Problem */
 /** @typedef {import("./types").State} State */
 
 /** @typedef {Record<string, string>} Table */
@@ -12,39 +13,58 @@ import { FIELDS } from "./fields.js";
  * @typedef {{ checkpoint: Table, cost: Table, retention?: { tiers: Table[] } }} Request
  */
 
-/** One save a day goes to the cold tier. */
-const COLD_EVERY = "1d";
+/** Characters that are no text: they would end a line in a terminal, or show something else than what is there. */
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Cs}\u2028\u2029]/gu;
 
-/** @returns {State} */
-export function initialState() {
-  return Object.fromEntries(FIELDS.map((field) => [field.id, field.initial]));
+/** @param {Form} form @returns {State} */
+export function initialState(form) {
+  return Object.fromEntries(form.fields.map((field) => [field.id, field.initial]));
 }
 
 /**
- * What an address says, on top of what fields say at first; names nobody knows are left aside.
+ * What an address says, on top of what fields say at first.
  *
+ * @param {Form} form
  * @param {string} query
  * @returns {State}
  */
-export function stateOf(query) {
-  const state = initialState();
+export function stateOf(form, query) {
+  const state = initialState(form);
   const given = new URLSearchParams(query);
-  for (const { id, choices } of FIELDS) {
-    const text = given.get(id);
-    const known = !choices || choices.some(([word]) => word === text);
-    if (text !== null && known) state[id] = text;
+  for (const field of form.fields) {
+    const text = given.get(field.id);
+    if (text !== null && offers(field, text)) state[field.id] = text.replace(UNSEEN, " ");
   }
   return state;
 }
 
 /**
+ * What an address says that the page has no place for: names nobody knows, words that are not offered.
+ *
+ * @param {Form} form
+ * @param {string} query
+ */
+export function leftAside(form, query) {
+  const given = [...new URLSearchParams(query)];
+  return given
+    .filter(([id, text]) => !form.fields.some((field) => field.id === id && offers(field, text)))
+    .map(([id, text]) => `${id}=${text}`);
+}
+
+/** @param {FieldSpec} field @param {string} text */
+function offers({ choices }, text) {
+  return !choices || choices.some(([word]) => word === text);
+}
+
+/**
  * The address that restores a state: only what differs from the beginning.
  *
+ * @param {Form} form
  * @param {State} state
  */
-export function queryOf(state) {
+export function queryOf(form, state) {
   const given = new URLSearchParams();
-  for (const { id, initial } of FIELDS) {
+  for (const { id, initial } of form.fields) {
     if (state[id] !== initial) given.set(id, state[id]);
   }
   // Slashes and dollars may stay in a query, where people read them.
@@ -53,15 +73,31 @@ export function queryOf(state) {
 }
 
 /**
+ * What is wrong before the planner is asked: fields that are needed and say nothing.
+ *
+ * @param {Form} form
+ * @param {State} state
+ * @returns {Map<string, Problem>} By field.
+ */
+export function missing(form, state) {
+  const empty = form.fields.filter((field) => field.needed && state[field.id].trim() === "");
+  return new Map(empty.map(({ id, model, name, initial }) => [
+    id,
+    { kind: "invalid_input", message: "a value is needed here", hint: `write one like ${initial}`, place: model, field: name },
+  ]));
+}
+
+/**
  * The request to the planner.
  *
+ * @param {Form} form
  * @param {State} state
  * @returns {Request}
  */
-export function requestOf(state) {
+export function requestOf(form, state) {
   /** @type {Request} */
   const request = { checkpoint: {}, cost: {} };
-  for (const { id, model, name, initial, assumed } of FIELDS) {
+  for (const { id, model, name, initial, assumed } of form.fields) {
     const text = state[id].trim();
     if (model === "retention" || text === "") continue;
     // What the planner assumes anyway is not said, so that commands stay short.
@@ -69,38 +105,39 @@ export function requestOf(state) {
     request[model][name] = text;
   }
   if (request.checkpoint.gpus) request.cost.gpus = request.checkpoint.gpus;
-  const kept = FIELDS.filter((field) => field.model === "retention");
-  if (kept.some((field) => state[field.id] !== field.initial)) {
-    request.retention = { tiers: tiersOf(state) };
+  const kept = form.fields.filter((field) => field.model === "retention");
+  if (kept.some((field) => state[field.id].trim() !== field.initial)) {
+    request.retention = { tiers: tiersOf(form, state) };
   }
   return request;
 }
 
 /**
+ * The planner's tiers, with what the page says about them.
+ *
+ * @param {Form} form
  * @param {State} state
  * @returns {Table[]}
  */
-function tiersOf(state) {
-  /** @type {Map<string, Table>} */
-  const tiers = new Map();
-  for (const { id, model, name } of FIELDS) {
-    if (model !== "retention") continue;
-    const [tier, field] = name.split(".");
-    const table = tiers.get(tier) ?? { name: tier };
-    if (tier === "cold") table.every = COLD_EVERY;
-    table[field] = state[id].trim();
-    tiers.set(tier, table);
-  }
-  return [...tiers.values()];
+function tiersOf(form, state) {
+  return form.tiers.map((tier) => {
+    const table = { ...tier };
+    for (const { id, model, name } of form.fields) {
+      const [owner, field] = name.split(".");
+      if (model === "retention" && owner === tier.name) table[field] = state[id].trim();
+    }
+    return table;
+  });
 }
 
 /**
  * The line that asks the same on a terminal.
  *
+ * @param {Form} form
  * @param {State} state
  */
-export function commandOf(state) {
-  const request = requestOf(state);
+export function commandOf(form, state) {
+  const request = requestOf(form, state);
   const words = ["forebay", "plan", "cluster"];
   for (const model of /** @type {const} */ (["checkpoint", "cost"])) {
     for (const [name, text] of Object.entries(request[model])) {
@@ -139,6 +176,6 @@ function tomlText(text) {
  *
  * @param {string} word
  */
-function shellWord(word) {
+export function shellWord(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }

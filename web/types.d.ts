@@ -1,13 +1,17 @@
 // What the server answers and what the page passes around; for the type checker only, never served.
 
-/** A number that went into a figure, or a field of the request. */
-export interface Input {
+/** A number that went into a figure. */
+export interface Operand {
   name: string;
   value: number;
   unit: string;
   text: string;
   also: string | null;
-  given: boolean;
+}
+
+/** A field of the request, as it was used. */
+export interface Input extends Operand {
+  origin: "given" | "default" | "found" | "measured";
 }
 
 /** A number with everything needed to check it. */
@@ -19,7 +23,7 @@ export interface Figure {
   also: string | null;
   group: string;
   formula: string;
-  inputs: Input[];
+  inputs: Operand[];
   source: string;
 }
 
@@ -68,7 +72,10 @@ export interface Problem {
   kind: string;
   message: string;
   hint: string | null;
+  /** Part of the scenario it is about. */
   place: string | null;
+  /** Field of that part it is about, where it is about one. */
+  field: string | null;
 }
 
 /** What may be said about a field of a model. */
@@ -79,6 +86,8 @@ export interface ModelField {
   default: string | null;
   choices: string[];
   doc: string;
+  /** The default of a list of tables, table by table, as people write it. */
+  items: Record<string, string>[];
 }
 
 export interface Model {
@@ -93,8 +102,8 @@ export interface Step {
   text: string;
 }
 
-/** An input of the page. */
-export interface FieldSpec {
+/** Where an input of the page stands and what it is called there. */
+export interface FieldLayout {
   /** Name in the address of the page. */
   id: string;
   /** Part of the scenario it belongs to. */
@@ -102,25 +111,53 @@ export interface FieldSpec {
   /** Its name there; a field of a tier is `tier.field`. */
   name: string;
   label: string;
-  /** Said below the label where the planner's own words do not fit. */
+  /** What it is, where the planner's own words do not fit. */
   note?: string;
+  /** What it says at first, where that is the page's choice; such a field is needed. */
+  initial?: string;
+  /** Positions of its slider; without them it is a choice. */
+  steps?: Step[];
+  /** What the words to choose from are called. */
+  labels?: Record<string, string>;
+  /** Figure that is used while nothing is given. */
+  computed?: string;
+  /** Figure whose readings say which word is used while none is chosen. */
+  reading?: string;
+}
+
+export interface GroupLayout {
+  title: string;
+  /** Folded until asked for. */
+  folded?: boolean;
+  fields: FieldLayout[];
+}
+
+/** An input of the page with what the planner says about it. */
+export interface FieldSpec extends FieldLayout {
   /** What it says at first; empty for a field that is computed unless given. */
   initial: string;
   /** Whether the planner assumes the same when nothing is said. */
-  assumed?: boolean;
-  /** Positions of its slider; without them it is a choice. */
-  steps?: Step[];
+  assumed: boolean;
+  /** Whether nothing can be computed without it. */
+  needed: boolean;
   /** Words to choose from, with what they are called. */
   choices?: [string, string][];
-  /** Figure that is used while nothing is given. */
-  computed?: string;
+  /** What it is. */
+  doc: string;
 }
 
 export interface FieldGroup {
   title: string;
-  /** Folded until asked for. */
   folded?: boolean;
   fields: FieldSpec[];
+}
+
+/** Every input of the page. */
+export interface Form {
+  groups: FieldGroup[];
+  fields: FieldSpec[];
+  /** The tiers the planner assumes, as tables. */
+  tiers: Record<string, string>[];
 }
 
 /** What every field says, by its id. */
