@@ -11,19 +11,13 @@ pub const AHCI_QUEUES: u32 = 1;
 /// AHCI: commands in the queue.
 pub const AHCI_QUEUE_COMMANDS: u32 = 32;
 
-/// Sequential rates of NVMe drives in bytes per second, slow and fast.
+/// Sequential rates of NVMe drives in bytes per second: common writes and reads of the data sheets.
 pub const NVME_DRIVE_RATES: [f64; 2] = [3e9, 7e9];
-/// A network volume of a cloud, in bytes per second.
+/// A network volume of a cloud, in bytes per second; common, from no publication.
 pub const NETWORK_VOLUME_RATE: f64 = 0.5e9;
 
-/// First-byte latency of parallel file systems on flash, in seconds; "sub-microsecond" is not possible over a network.
+/// First-byte latency of parallel file systems on flash, in seconds; assumed, but "sub-microsecond" is not possible over a network.
 pub const PARALLEL_FS_LATENCY_S: f64 = 50e-6;
-/// One-way latency ranges of transports in seconds.
-pub const INFINIBAND_LATENCY_S: [f64; 2] = [0.5e-6, 1e-6];
-/// RDMA over converged Ethernet.
-pub const ROCE_LATENCY_S: [f64; 2] = [1e-6, 2e-6];
-/// TCP.
-pub const TCP_LATENCY_S: [f64; 2] = [50e-6, 100e-6];
 
 /// Dense BF16 rate of an H100 in FLOP/s. 1,979 (or "2,000") is the rate with sparsity, which training does not use.
 pub const H100_FLOPS: f64 = 989e12;
@@ -112,15 +106,32 @@ impl Published {
         }
     }
 
+    /// The same as a formula.
+    pub const fn formula(self) -> &'static str {
+        match self {
+            Self::Llama3 => "16384 x 54 x 24 / 419",
+            Self::Mlcommons => "50000",
+            Self::Rsc1 => "1000 x 24 x 8 / 6.5",
+            Self::Opt175b => "7.5 x 1000",
+        }
+    }
+
     /// Where it was published.
     pub const fn source(self) -> &'static str {
         match self {
             Self::Llama3 => {
                 "Llama 3, arXiv:2407.21783: 419 unexpected interruptions of 16,384 H100 in 54 days"
             }
-            Self::Mlcommons => "MLCommons on checkpointing: one failure per 50,000 accelerator-hours",
+            Self::Mlcommons => {
+                "MLCommons, an assumption: one failure per 50,000 accelerator-hours, \
+                 https://mlcommons.org/2025/08/mlperf-storage-v2-0-results/"
+            }
             Self::Rsc1 => "Kokolis et al., arXiv:2410.21680: 6.5 failures per 1000 node-days on RSC-1",
-            Self::Opt175b => "OPT-175B log book: one failure in 7.5 hours on about 1,000 A100",
+            Self::Opt175b => {
+                "OPT-175B log book, arXiv:2205.01068 and \
+                 https://github.com/facebookresearch/metaseq/tree/main/projects/OPT/chronicles: \
+                 one failure in 7.5 hours on about 1,000 A100, as others counted in it"
+            }
         }
     }
 }

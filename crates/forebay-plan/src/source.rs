@@ -3,8 +3,8 @@
 /// Follows from the inputs by counting.
 pub(crate) const ARITHMETIC: &str = "arithmetic";
 /// The size of a checkpoint from the architecture.
-pub(crate) const DLIO: &str =
-    "DLIO benchmark, checkpointing/base_checkpointing.py: 2 B weights and 12 B optimizer per parameter";
+pub(crate) const DLIO: &str = "DLIO benchmark, checkpointing/base_checkpointing.py, with the shapes of mlcommons/storage v2.0, \
+     configs/dlio/workload/llama3_*.yaml: 2 B weights and 12 B optimizer per parameter";
 /// Weights, gradients and optimizer states per parameter and who holds them.
 pub(crate) const ZERO: &str = "Rajbhandari et al., ZeRO, arXiv:1910.02054";
 /// First-order interval.
@@ -14,11 +14,21 @@ pub(crate) const DALY: &str = "Daly 2006, doi:10.1016/j.future.2004.11.016";
 /// The interval with the best availability when restarts count.
 pub(crate) const AVAILABILITY: &str = "arXiv:2410.18124";
 /// Copy through host memory against GPUDirect Storage.
-pub(crate) const GDS: &str = "published GPUDirect Storage comparison: 11.8 against 4.2 GB/s; overridable";
+pub(crate) const GDS: &str =
+    "assumption of this project, from no publication: 11.8 against 4.2 GB/s; measure and override";
+/// Copy from a GPU to host memory.
+pub(crate) const HOST_COPY: &str = "PCI Express base specification, line rate of 16 lanes; that a copy reaches 80 % of it is an \
+     assumption of this project";
+/// Latency of parallel file systems.
+pub(crate) const FS_LATENCY: &str = "assumption of this project, from no publication; measure it";
+/// Shape of a model that is known by its size only.
+pub(crate) const SHAPE: &str = "12 parameters per layer and square of the width, and a width of 128 per layer, as Llama 3 has with 8 and \
+     405 billion; give layers and hidden";
 /// Time of work for a number of tokens.
 pub(crate) const SCALING: &str = "Kaplan et al., arXiv:2001.08361: 6 FLOP per parameter and token";
 /// Sample sizes and step times of the storage benchmark.
-pub(crate) const MLPERF: &str = "MLPerf Storage workload configurations";
+pub(crate) const MLPERF: &str =
+    "MLPerf Storage workload configurations, mlcommons/storage, configs/dlio/workload/*.yaml";
 /// Ring collectives.
 pub(crate) const RING: &str = "Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002";
 /// Tensor and pipeline parallelism.

@@ -1,8 +1,10 @@
 //! Checkpoints: how large, how long, how often, and what remains of the time.
 //!
 //! `size.rs` says how much is written by whom, `saving.rs` how long that takes and how long training stands still for it,
-//! `schedule.rs` how often to save and where the time goes, with the formulas of `interval.rs`.
+//! `schedule.rs` how often to save and where the time goes, with the formulas of `interval.rs`; `clashes.rs` warns of inputs
+//! that contradict each other.
 
+mod clashes;
 pub mod interval;
 mod saving;
 mod schedule;
@@ -11,7 +13,7 @@ mod size;
 use forebay_core::Result;
 
 use crate::field::{choice, request};
-use crate::hardware::{H100_FLOPS, H100_MEMORY_BYTES, Published};
+use crate::hardware::{H100_FLOPS, H100_MEMORY_BYTES, Pcie, Published};
 use crate::quantity::{Bytes, BytesPerSecond, Count, Flops, PerSecond, Ratio, Seconds, Watts, lit};
 use crate::report::Report;
 use crate::sheet::{Num, Sheet};
@@ -106,8 +108,8 @@ request! {
         kv_heads: Option<Count> = None,
         /// Width of the feed-forward layer.
         ffn: Option<Count> = None,
-        /// Tokens in the vocabulary; the default is that of Llama 3.
-        vocab: Count = lit(128_256.0),
+        /// Tokens in the vocabulary; 128,256 when not given, that of Llama 3.
+        vocab: Option<Count> = None,
         /// Size of a checkpoint, instead of what follows from the parameters.
         size: Option<Bytes> = None,
         /// Format of the weights.
@@ -140,14 +142,18 @@ request! {
         mode: Mode = Mode::Sync,
         /// How bytes leave the GPU.
         path: Path = Path::Bounce,
-        /// Rate of one GPU over GPUDirect Storage; a published comparison.
+        /// Rate of one GPU over GPUDirect Storage; assumed, from no publication.
         gds_rate: BytesPerSecond = lit(11.8e9),
-        /// Rate of one GPU through host memory; the same comparison.
+        /// Rate of one GPU through host memory; assumed, from no publication.
         bounce_rate: BytesPerSecond = lit(4.2e9),
-        /// Rate of the copy from one GPU to pinned host memory; 80 % of PCIe generation 5 x16.
-        host_copy: BytesPerSecond = lit(50e9),
-        /// Places a checkpoint is drained to, one after the other, when saves are asynchronous; the storage when empty.
+        /// Rate of the copy from one GPU to pinned host memory; 80 % of 16 lanes of pcie when not given.
+        host_copy: Option<BytesPerSecond> = None,
+        /// Generation of PCI Express a GPU is connected with.
+        pcie: Pcie = Pcie::Gen5,
+        /// Places an asynchronous save is drained to behind the storage, one after the other; in its place where no storage is given.
         tiers: Vec<Tier> = Vec::new(),
+        /// The place a restart loads from, storage or the name of a tier: a save counts once it is there. The storage when not given, else the last tier.
+        restart_from: String = String::new(),
         /// Stall of one save, when it is known.
         stall: Option<Seconds> = None,
         /// Time between saves, instead of what the rule gives.
@@ -160,8 +166,8 @@ request! {
         save_time_target: Option<Seconds> = None,
         /// Share of the time that saves may take; asks for the interval that keeps it.
         loss_budget: Option<Ratio> = None,
-        /// Published cluster whose rate of failures is assumed.
-        failures: Published = Published::Llama3,
+        /// Published cluster whose rate of failures is assumed; llama3 when not given.
+        failures: Option<Published> = None,
         /// GPU-hours per failure, instead of a published cluster's.
         gpu_hours_per_failure: Option<Count> = None,
         /// Mean time between failures of the whole job, instead of the above.
@@ -189,6 +195,7 @@ request! {
 pub fn plan(request: &Request) -> Result<Report> {
     let mut sheet = Sheet::new("checkpoint");
     let sizes = size::sizes(&mut sheet, request)?;
+    clashes::clashes(&mut sheet, request);
     contradictions(&mut sheet, request, sizes.params)?;
     let saving = saving::saving(&mut sheet, request, &sizes)?;
     let restart = restart(&mut sheet, request, &sizes)?;
@@ -240,7 +247,7 @@ fn restart(sheet: &mut Sheet, request: &Request, sizes: &size::Sizes) -> Result<
     let base = sheet.given("restart", request.restart);
     let (read, from) = saving::calibrated(request, |measured| measured.read, request.storage_read);
     let Some(read) = sheet.maybe("storage_read", read) else {
-        let formula = "restart, loading included";
+        let formula = "restart: loading included";
         return sheet.seconds("restart_time", base.v, formula, &[base]);
     };
     let replicas = sheet.given("load_replicas", request.load_replicas).positive()?;

@@ -1,23 +1,24 @@
 //! All models of one scenario: what one of them finds is what the next is asked.
 //!
-//! A scenario is a table with shared values (`gpus`, `params`) and a table per model. Models run in the order below. Each is told
-//! the shared values it has fields for, then what earlier models found (the size of a checkpoint, the rate of reads), then what its
-//! own table says, the later taking precedence. A model without a table runs when what it needs is known. All figures land in one report as
-//! `model.figure`.
+//! A scenario is a table with shared values (`gpus`, `params`) and a table per model. Each model is told the shared values it has
+//! fields for, then what earlier models found (the size of a checkpoint, the rate of reads), then what its own table says, the
+//! later taking precedence; what its table says in another way (a preset beside shared parameters) is not told at all. A model without
+//! a table runs when what it needs is known. All figures land in one report as `model.figure`.
 //!
 //! ```text
-//! checkpoint -> size, interval, goodput, write rate     ingest -> read rate
-//!      |            |            |             \           /
-//!   failures    retention -----> cost            storage         network  fabric  burst  tracking
+//! checkpoint -> size, period, goodput, write rate, shape     ingest -> read rate
+//!      |            |            |        |        \               /
+//!   failures    retention ---> cost    storage    network     storage     fabric  burst  tracking
+//!                    \---------> storage
 //! ```
 
 use forebay_core::Result;
 use serde_json::{Map, Value, json};
 
 use crate::field::{Field, FieldValue, Kind, request};
-use crate::quantity::{Count, PerSecond};
+use crate::quantity::{Count, Measure as _, PerSecond, Unit};
 use crate::registry;
-use crate::report::{Figure, Origin, Report};
+use crate::report::{Figure, Origin, Report, Warning};
 use crate::sheet::wrong;
 
 /// The table of one model, passed on as it is.
@@ -71,6 +72,22 @@ request! {
     }
 }
 
+/// A value that a model is not told when its own table names the same in another way: model, value, the other ways.
+const OTHER_SOURCES: [(&str, &str, &[&str]); 5] = [
+    ("checkpoint", "params", &["preset", "layers"]),
+    (
+        "ingest",
+        "tokens_per_gpu",
+        &["workload", "samples_per_second", "sample_size", "duration"],
+    ),
+    ("network", "params", &["preset"]),
+    ("network", "layers", &["preset"]),
+    ("network", "hidden", &["preset"]),
+];
+
+/// Parameters that differ by more than this share are those of two models.
+const PARAMS_SLACK: f64 = 0.05;
+
 /// Names and values a model is told.
 type Facts = Vec<(&'static str, Value)>;
 
@@ -83,6 +100,13 @@ fn ask(
 ) -> Result<Map<String, Value>> {
     let fields = (registry::model(model)?.fields)();
     let known = |name: &str| fields.iter().any(|field: &Field| field.name == name);
+    let named = |field: &str| own.is_some_and(|own| own.contains_key(field));
+    let told = |name: &str| {
+        let mut other = OTHER_SOURCES
+            .iter()
+            .filter(|other| other.0 == model && other.1 == name);
+        known(name) && !other.any(|other| other.2.iter().any(|field| named(field)))
+    };
     let shared = [
         ("gpus", request.gpus.map(|value| json!(value))),
         ("endpoints", request.gpus.map(|value| json!(value))),
@@ -95,7 +119,7 @@ fn ask(
         .into_iter()
         .filter_map(|(name, value)| Some((name, value?)));
     let mut asked = Map::new();
-    for (name, value) in shared.chain(findings).filter(|(name, _)| known(name)) {
+    for (name, value) in shared.chain(findings).filter(|(name, _)| told(name)) {
         asked.insert(name.to_owned(), value);
     }
     for (name, value) in own.into_iter().flatten() {
@@ -154,27 +178,35 @@ pub fn plan(request: &Request) -> Result<Report> {
         report: Report::new("cluster"),
     };
     scenario.run("checkpoint", &request.checkpoint, false, Vec::new())?;
+    two_models(&mut scenario, request);
+    let model = scenario.facts(&[("params", "checkpoint.params")]);
     let reads = request.tokens_per_gpu.is_some() && request.gpus.is_some();
-    scenario.run("ingest", &request.ingest, reads, Vec::new())?;
-    let size = scenario.found("checkpoint.size").map(|size| json!(size));
-    storage(&mut scenario, request, size.clone())?;
-    let moves = request.params.is_some() && request.gpus.is_some();
-    scenario.run("network", &request.network, moves, Vec::new())?;
+    scenario.run("ingest", &request.ingest, reads, model)?;
+    let size = scenario.facts(&[("size", "checkpoint.size")]);
+    let mut findings = size.clone();
+    findings.extend(scenario.facts(&[("interval", "checkpoint.period")]));
+    scenario.run("retention", &request.retention, !size.is_empty(), findings)?;
+    storage(&mut scenario, request)?;
+    let shape = scenario.facts(&[
+        ("params", "checkpoint.params"),
+        ("layers", "checkpoint.layers"),
+        ("hidden", "checkpoint.hidden"),
+    ]);
+    let knows_params = request.params.is_some() || scenario.found("checkpoint.params").is_some();
+    let moves = knows_params && request.gpus.is_some();
+    scenario.run("network", &request.network, moves, shape)?;
     scenario.run("fabric", &request.fabric, request.gpus.is_some(), Vec::new())?;
     scenario.run("burst", &request.burst, false, Vec::new())?;
-    let wanted = size.is_some();
-    let mut findings: Facts = size.clone().map(|size| ("size", size)).into_iter().collect();
-    findings.extend(scenario.facts(&[("interval", "checkpoint.interval_used")]));
-    scenario.run("retention", &request.retention, wanted, findings)?;
     let mut findings = scenario.facts(&[("goodput", "checkpoint.goodput")]);
     findings.extend(priced_tiers(&scenario));
     let wanted = request.gpus.is_some();
     scenario.run("cost", &request.cost, wanted, findings)?;
-    let findings = size.map(|size| ("checkpoint", size)).into_iter().collect();
+    let findings = scenario.facts(&[("checkpoint", "checkpoint.size")]);
     scenario.run("tracking", &request.tracking, false, findings)?;
     let findings = scenario.facts(&[
         ("interval", "checkpoint.interval_used"),
         ("stall", "checkpoint.stall"),
+        ("commit_delay", "checkpoint.commit_delay"),
         ("mtbf", "checkpoint.mtbf"),
         ("restart", "checkpoint.restart_time"),
     ]);
@@ -188,15 +220,38 @@ pub fn plan(request: &Request) -> Result<Report> {
     Ok(scenario.report)
 }
 
-/// Storage must take what checkpoints write within their interval, and give what the training reads.
-fn storage(scenario: &mut Scenario<'_>, request: &Request, size: Option<Value>) -> Result<()> {
+/// A scenario is about one model; where shared parameters and the table of checkpoint name two, the table's is taken, and said.
+fn two_models(scenario: &mut Scenario<'_>, request: &Request) {
+    let (Some(shared), Some(found)) = (request.params, scenario.found("checkpoint.params")) else {
+        return;
+    };
+    let shared = shared.get();
+    if (shared - found).abs() <= PARAMS_SLACK * found {
+        return;
+    }
+    let text = |value: f64| Unit::Count.show(value).text;
+    scenario.report.warnings.push(Warning {
+        about: "params".to_owned(),
+        message: format!(
+            "the scenario has {} parameters, the table of checkpoint {}: the table is used",
+            text(shared),
+            text(found)
+        ),
+    });
+}
+
+/// Storage must take what checkpoints write at the rate they were planned with, give what the training reads, and hold what is kept.
+fn storage(scenario: &mut Scenario<'_>, request: &Request) -> Result<()> {
     let mut findings = scenario.facts(&[
         ("read", "ingest.read_rate"),
-        ("write", "checkpoint.drain_needed"),
-        ("checkpoint_interval", "checkpoint.interval_used"),
+        ("write", "checkpoint.write_needed"),
+        ("checkpoint_interval", "checkpoint.period"),
     ]);
     let wanted = !findings.is_empty();
-    findings.extend(size.map(|size| ("checkpoint_size", size)));
+    findings.extend(scenario.facts(&[
+        ("checkpoint_size", "checkpoint.size"),
+        ("capacity", "retention.kept"),
+    ]));
     scenario.run("storage", &request.storage, wanted, findings)
 }
 

@@ -1,17 +1,34 @@
 //! How often to save, and what the saves, the lost work and the restarts cost.
 //!
-//! Plain functions of seconds: `stall` C is what a save costs the training, `mtbf` M the mean time between failures of the
-//! whole job, `restart` R what follows a failure before work goes on, `interval` tau the training time between two saves.
-//! Failures are exponential and may also hit a restart. With x = (tau + C) / M the share of time that trains is
+//! Plain functions of seconds: a [`Job`] stalls for C = `stall` at each save, fails after M = `mtbf` on average, needs R =
+//! `restart` before work goes on, and can restart from a save once D = `commit_delay` has passed since the stall; `interval`
+//! tau is the training time between two saves. Failures are exponential and may also hit a restart.
+//!
+//! A run of a length t has (t - D) / (tau + C) saves that count, rounded down, so a failure finds on average
+//! exp(-D/M) / (exp((tau + C)/M) - 1) of them. With x = (tau + C) / M the share of time that trains is
 //!
 //! ```text
-//! goodput = exp(-R/M) x tau / (tau + C) x x / (exp(x) - 1) = tau / (M exp(R/M) (exp((tau + C)/M) - 1))
+//! goodput = exp(-R/M) exp(-D/M) x tau / (tau + C) x x / (exp(x) - 1) = tau exp(-D/M) / (M exp(R/M) (exp(x) - 1))
 //! ```
 //!
-//! The first form never overflows, and its factors are the causes of loss: restarts, saves, work done again.
+//! The first form never overflows, and its factors are the causes of loss: restarts, saves, work done again. The delay is a
+//! factor of its own, so it moves no optimum; it only forbids intervals that are shorter than the drain.
 
 /// Rounds of halving; each adds a bit, and a float has 53.
 const BISECTIONS: usize = 200;
+
+/// What a job is up against, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Job {
+    /// What a save costs the training.
+    pub stall: f64,
+    /// From the end of the stall until a restart can load the save; 0 when training waits for the storage.
+    pub commit_delay: f64,
+    /// Mean time between failures of the whole job.
+    pub mtbf: f64,
+    /// What follows a failure before work goes on.
+    pub restart: f64,
+}
 
 /// Where the time of a job goes; the four shares add up to one.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,13 +67,15 @@ pub fn daly(stall: f64, mtbf: f64) -> f64 {
     young(stall, mtbf) * correction - stall
 }
 
-/// The training time between saves with the best availability when restarts count.
-pub fn availability_optimal(stall: f64, mtbf: f64, restart: f64) -> f64 {
-    (2.0 * (mtbf + restart) * stall + stall * stall).sqrt()
+/// The training time between saves with the best availability when restarts, and saves that do not count yet, are lost.
+pub fn availability_optimal(job: Job) -> f64 {
+    let lost = job.mtbf + job.restart + job.commit_delay;
+    (2.0 * lost * job.stall + job.stall * job.stall).sqrt()
 }
 
-/// The interval with the highest goodput, to the last bit: where 1 - tau/M = exp(-(tau + C)/M).
-pub fn exact(stall: f64, mtbf: f64) -> f64 {
+/// The interval with the highest goodput among those of at least `interval_min`: where 1 - tau/M = exp(-(tau + C)/M), to the
+/// last bit, or the shortest that is allowed. The goodput has one maximum, so beyond it shorter is better.
+pub fn exact(stall: f64, mtbf: f64, interval_min: f64) -> f64 {
     let (mut low, mut high) = (0.0, mtbf);
     for _ in 0..BISECTIONS {
         let middle = f64::midpoint(low, high);
@@ -67,20 +86,21 @@ pub fn exact(stall: f64, mtbf: f64) -> f64 {
             high = middle;
         }
     }
-    f64::midpoint(low, high)
+    f64::midpoint(low, high).max(interval_min)
 }
 
 /// Where the time goes.
-pub fn shares(interval: f64, stall: f64, mtbf: f64, restart: f64) -> Shares {
-    let attempt = (interval + stall) / mtbf;
-    let running = (-restart / mtbf).exp();
-    // x / (exp(x) - 1): the share of running time that no failure undoes.
-    let kept = if attempt > 0.0 {
+pub fn shares(interval: f64, job: Job) -> Shares {
+    let attempt = (interval + job.stall) / job.mtbf;
+    let running = (-job.restart / job.mtbf).exp();
+    // x / (exp(x) - 1): the share of running time that no failure undoes, were each save good at once.
+    let saved = if attempt > 0.0 {
         attempt / attempt.exp_m1()
     } else {
         1.0
     };
-    let trained = availability(interval, stall);
+    let kept = saved * (-job.commit_delay / job.mtbf).exp();
+    let trained = availability(interval, job.stall);
     Shares {
         goodput: running * kept * trained,
         save: running * kept * (1.0 - trained),
@@ -97,22 +117,34 @@ mod tests {
 
     #[test]
     fn both_forms_of_the_formula_agree() {
-        for (interval, stall, mtbf, restart) in [
-            (1116.0f64, 60.0f64, 11_131.0f64, 600.0f64),
-            (309.0, 30.0, 1800.0, 300.0),
+        for (interval, stall, commit_delay, mtbf, restart) in [
+            (1116.0f64, 60.0f64, 0.0f64, 11_131.0f64, 600.0f64),
+            (309.0, 30.0, 200.0, 1800.0, 300.0),
         ] {
-            let direct =
-                interval / (mtbf * (restart / mtbf).exp() * (((interval + stall) / mtbf).exp() - 1.0));
-            assert!((shares(interval, stall, mtbf, restart).goodput - direct).abs() < 1e-12);
+            let rate = mtbf * (restart / mtbf).exp() * (((interval + stall) / mtbf).exp() - 1.0);
+            let direct = interval * (-commit_delay / mtbf).exp() / rate;
+            let job = Job {
+                stall,
+                commit_delay,
+                mtbf,
+                restart,
+            };
+            assert!((shares(interval, job).goodput - direct).abs() < 1e-12);
         }
     }
 
     #[test]
     fn the_optimum_is_flat() {
-        let (stall, mtbf, restart) = (60.0, 11_131.0, 600.0);
-        let best = shares(exact(stall, mtbf), stall, mtbf, restart).goodput;
+        let job = Job {
+            stall: 60.0,
+            commit_delay: 0.0,
+            mtbf: 11_131.0,
+            restart: 600.0,
+        };
+        let exact = exact(job.stall, job.mtbf, 0.0);
+        let best = shares(exact, job).goodput;
         for factor in [0.7, 1.3] {
-            let near = shares(factor * exact(stall, mtbf), stall, mtbf, restart).goodput;
+            let near = shares(factor * exact, job).goodput;
             assert!(best > near && best - near < 0.01, "{best} {near}");
         }
     }
@@ -120,13 +152,18 @@ mod tests {
     proptest! {
         #[test]
         fn shares_add_up_and_the_exact_interval_is_best(
-            stall in 0.1f64..1e4, mtbf in 1.0f64..1e8, restart in 0.0f64..1e5, interval in 1.0f64..1e7,
+            stall in 0.1f64..1e4, commit_delay in 0.0f64..1e5, mtbf in 1.0f64..1e8, restart in 0.0f64..1e5,
+            interval in 1.0f64..1e7, interval_min in 0.0f64..1e5,
         ) {
-            let here = shares(interval, stall, mtbf, restart);
+            let job = Job { stall, commit_delay, mtbf, restart };
+            let interval = interval.max(interval_min);
+            let here = shares(interval, job);
             let sum = here.goodput + here.save + here.rework + here.restart;
             prop_assert!((sum - 1.0).abs() < 1e-9, "{here:?}");
             prop_assert!([here.goodput, here.save, here.rework, here.restart].iter().all(|share| *share >= 0.0));
-            let best = shares(exact(stall, mtbf), stall, mtbf, restart).goodput;
+            let exact = exact(stall, mtbf, interval_min);
+            prop_assert!(exact >= interval_min);
+            let best = shares(exact, job).goodput;
             prop_assert!(best + 1e-9 >= here.goodput, "{best} {here:?}");
         }
     }

@@ -7,7 +7,7 @@ use forebay_core::Result;
 
 use super::Request;
 use crate::field::choice;
-use crate::quantity::{Count, Unit};
+use crate::quantity::{Count, Measure as _, Unit, lit};
 use crate::sheet::{Num, Sheet, wrong};
 use crate::source;
 
@@ -75,8 +75,12 @@ pub struct Architecture {
     pub vocab: f64,
 }
 
+/// Tokens in the vocabulary of Llama 3.
+pub(super) const VOCAB_LLAMA3: f64 = 128_256.0;
+
 impl Preset {
-    /// Its shape as the benchmark has it: 70b with 128 heads, where the published model has 64.
+    /// Its shape as the benchmark has it: 70b with 128 heads, where the published model has 64; 1t with 192, as in
+    /// `configs/dlio/workload/llama3_1t.yaml` of mlcommons/storage for version 2.0, where the older `llama_1t.yaml` (and DLIO's own) has 32.
     pub const fn architecture(self) -> Architecture {
         let [layers, hidden, heads, kv_heads, ffn] = match self {
             Self::Llama8b => [32.0, 4096.0, 32.0, 8.0, 14_336.0],
@@ -90,7 +94,7 @@ impl Preset {
             heads,
             kv_heads,
             ffn,
-            vocab: 128_256.0,
+            vocab: VOCAB_LLAMA3,
         }
     }
 }
@@ -111,66 +115,88 @@ pub(super) struct Sizes {
     pub(super) params: Num,
     pub(super) size: Num,
     pub(super) rank_bytes: Num,
+    pub(super) node_bytes: Num,
 }
 
-const ARCHITECTURE_FORMULA: &str =
-    "layers x (2h + h(h + 2 d_kv) + h^2 + 3 h ffn) + 2 h vocab + h, d_kv = floor(h / heads) x kv_heads";
+const ARCHITECTURE_FORMULA: &str = "layers x (2 x hidden + hidden x (hidden + 2 x floor(hidden / heads) x kv_heads) \
+     + hidden^2 + 3 x hidden x ffn) + 2 x hidden x vocab + hidden";
 
-fn architecture(sheet: &mut Sheet, request: &Request) -> Result<Option<(Architecture, Vec<Num>)>> {
-    if let Some(preset) = request.preset {
-        return Ok(Some((preset.architecture(), Vec::new())));
-    }
-    let Some(layers) = request.layers else {
+/// The shape that is given, from a preset or by its numbers.
+fn architecture(sheet: &mut Sheet, request: &Request) -> Result<Option<(Architecture, [Num; 6])>> {
+    let shape = if let Some(preset) = request.preset {
+        preset.architecture()
+    } else if let Some(layers) = request.layers {
+        let need = |value: Option<Count>, name: &str| {
+            value.map(Count::get).ok_or_else(|| {
+                wrong(
+                    format!("layers are given but {name} is missing"),
+                    "give layers, hidden, heads and ffn (and kv_heads, vocab), or params alone",
+                )
+            })
+        };
+        let hidden = need(request.hidden, "hidden")?;
+        let heads = need(request.heads, "heads")?;
+        Architecture {
+            layers: layers.get(),
+            hidden,
+            heads,
+            kv_heads: request.kv_heads.map_or(heads, Count::get),
+            ffn: need(request.ffn, "ffn")?,
+            vocab: request.vocab.map_or(VOCAB_LLAMA3, Count::get),
+        }
+    } else {
         return Ok(None);
     };
-    let need = |value: Option<Count>, name: &str| {
-        value.ok_or_else(|| {
-            wrong(
-                format!("layers are given but {name} is missing"),
-                "give layers, hidden, heads and ffn (and kv_heads, vocab), or params alone",
-            )
-        })
-    };
-    let hidden = need(request.hidden, "hidden")?;
-    let heads = need(request.heads, "heads")?;
-    let kv_heads = request.kv_heads.unwrap_or(heads);
-    let ffn = need(request.ffn, "ffn")?;
+    let mut whole = |name, value: f64| sheet.given(name, lit::<Count>(value)).whole();
     let nums = [
-        sheet.given("layers", layers).whole()?,
-        sheet.given("hidden", hidden).whole()?,
-        sheet.given("heads", heads).whole()?,
-        sheet.given("kv_heads", kv_heads).whole()?,
-        sheet.given("ffn", ffn).whole()?,
-        sheet.given("vocab", request.vocab).whole()?,
+        whole("layers", shape.layers)?,
+        whole("hidden", shape.hidden)?,
+        whole("heads", shape.heads)?,
+        whole("kv_heads", shape.kv_heads)?,
+        whole("ffn", shape.ffn)?,
+        whole("vocab", shape.vocab)?,
     ];
-    let [layers, hidden, heads, kv_heads, ffn, vocab] = nums.map(|num| num.v);
-    let architecture = Architecture {
-        layers,
-        hidden,
-        heads,
-        kv_heads,
-        ffn,
-        vocab,
-    };
-    Ok(Some((architecture, nums.to_vec())))
+    if shape.heads > shape.hidden {
+        return Err(wrong(
+            format!(
+                "{} heads share a width of {}: a head would have none",
+                shape.heads, shape.hidden
+            ),
+            "give fewer heads; a head is 64 to 128 wide in most models",
+        ));
+    }
+    Ok(Some((shape, nums)))
 }
 
-/// Bytes per parameter: everything, and the weights alone.
-fn bytes_per_param(sheet: &mut Sheet, request: &Request) -> Result<(Num, f64)> {
+/// Bytes per parameter: everything, and what ZeRO splits late.
+#[derive(Debug, Clone, Copy)]
+struct PerParam {
+    all: Num,
+    weights: f64,
+    gradients: f64,
+}
+
+fn bytes_per_param(sheet: &mut Sheet, request: &Request) -> Result<PerParam> {
     let weights = request.weights.bytes();
-    let bytes = weights + request.gradients.bytes() + request.master.bytes() + 2.0 * request.moments.bytes();
+    let gradients = request.gradients.bytes();
+    let (master, moment) = (request.master.bytes(), request.moments.bytes());
+    let bytes = weights + gradients + master + 2.0 * moment;
     let formula = format!(
-        "weights {} + gradients {} + master {} + 2 moments {}",
+        "{weights} + {gradients} + {master} + 2 x {moment}: weights {}, gradients {}, master {}, two moments {}",
         request.weights.name(),
         request.gradients.name(),
         request.master.name(),
         request.moments.name()
     );
-    let num = sheet
+    let all = sheet
         .from(source::DLIO)
         .bytes("bytes_per_param", bytes, &formula, &[])?;
-    if num.v > 0.0 {
-        return Ok((num, weights));
+    if all.v > 0.0 {
+        return Ok(PerParam {
+            all,
+            weights,
+            gradients,
+        });
     }
     let hint = "save at least weights = bf16";
     Err(wrong(
@@ -182,7 +208,7 @@ fn bytes_per_param(sheet: &mut Sheet, request: &Request) -> Result<(Num, f64)> {
 /// Fills in parameters, size and layout.
 pub(super) fn sizes(sheet: &mut Sheet, request: &Request) -> Result<Sizes> {
     sheet.group("size");
-    let (per_param, weights) = bytes_per_param(sheet, request)?;
+    let per_param = bytes_per_param(sheet, request)?;
     let architecture = architecture(sheet, request)?;
     let given = sheet.maybe("size", request.size);
     let count = match (sheet.maybe("params", request.params), architecture) {
@@ -203,21 +229,21 @@ pub(super) fn sizes(sheet: &mut Sheet, request: &Request) -> Result<Sizes> {
         }
         (None, Some(size)) => {
             let size = size.positive()?;
-            let implied = size.v / per_param.v;
+            let implied = size.v / per_param.all.v;
             let formula = "size / bytes_per_param";
-            let inputs = [size, per_param];
+            let inputs = [size, per_param.all];
             let params = sheet
                 .from(source::DLIO)
                 .count("params_implied", implied, formula, &inputs)?;
             (params, size)
         }
         (Some(params), Some(size)) => {
-            disagree(sheet, params, per_param, size.positive()?);
+            disagree(sheet, params, per_param.all, size.positive()?);
             (params, size)
         }
         (Some(params), None) => {
-            let bytes = params.v * per_param.v;
-            let inputs = [params, per_param];
+            let bytes = params.v * per_param.all.v;
+            let inputs = [params, per_param.all];
             let formula = "params x bytes_per_param";
             (
                 params,
@@ -225,17 +251,18 @@ pub(super) fn sizes(sheet: &mut Sheet, request: &Request) -> Result<Sizes> {
             )
         }
     };
-    let share = weights / per_param.v;
-    let formula = "size x weights / bytes_per_param";
-    let inputs = [size, per_param];
+    let formula = format!("size x {} / bytes_per_param", per_param.weights);
+    let inputs = [size, per_param.all];
+    let weights = size.v * per_param.weights / per_param.all.v;
     sheet
         .from(source::DLIO)
-        .bytes("size_weights", size.v * share, formula, &inputs)?;
-    let rank_bytes = layout(sheet, request, size, share)?;
+        .bytes("size_weights", weights, &formula, &inputs)?;
+    let [rank_bytes, node_bytes] = layout(sheet, request, size, per_param)?;
     Ok(Sizes {
         params,
         size,
         rank_bytes,
+        node_bytes,
     })
 }
 
@@ -255,54 +282,113 @@ fn disagree(sheet: &mut Sheet, params: Num, per_param: Num, size: Num) {
     sheet.warn("size", message);
 }
 
-/// Who writes how much: bytes of the busiest rank, ranks that write, bytes per GPU and node.
-fn layout(sheet: &mut Sheet, request: &Request, size: Num, weights_share: f64) -> Result<Num> {
-    let gpus = sheet.given("gpus", request.gpus).whole()?;
-    let node = sheet.given("gpus_per_node", request.gpus_per_node).whole()?;
-    let tensor = sheet.given("tensor_parallel", request.tensor_parallel).whole()?;
-    let pipeline = sheet
-        .given("pipeline_parallel", request.pipeline_parallel)
-        .whole()?;
-    let zero = sheet.given("zero", request.zero);
-    if zero.v > 3.0 || zero.v.fract() != 0.0 {
-        return Err(wrong(
-            format!("there is no ZeRO stage {}", zero.v),
-            "give 0, 1, 2 or 3",
-        ));
+/// How the ranks are arranged.
+#[derive(Debug, Clone, Copy)]
+struct Ranks {
+    gpus: Num,
+    node: Num,
+    tensor: Num,
+    pipeline: Num,
+    zero: Num,
+}
+
+impl Ranks {
+    fn of(sheet: &mut Sheet, request: &Request) -> Result<Self> {
+        let ranks = Self {
+            gpus: sheet.given("gpus", request.gpus).whole()?,
+            node: sheet.given("gpus_per_node", request.gpus_per_node).whole()?,
+            tensor: sheet.given("tensor_parallel", request.tensor_parallel).whole()?,
+            pipeline: sheet
+                .given("pipeline_parallel", request.pipeline_parallel)
+                .whole()?,
+            zero: sheet.given("zero", request.zero),
+        };
+        if ranks.zero.v > 3.0 || ranks.zero.v.fract() != 0.0 {
+            return Err(wrong(
+                format!("there is no ZeRO stage {}", ranks.zero.v),
+                "give 0, 1, 2 or 3",
+            ));
+        }
+        let (gpus, parallel) = (ranks.gpus.v, ranks.parallel());
+        if parallel > gpus || gpus % parallel != 0.0 {
+            return Err(wrong(
+                format!("{gpus} GPUs cannot be split into groups of {parallel}"),
+                "choose tensor_parallel x pipeline_parallel as a divisor of gpus",
+            ));
+        }
+        Ok(ranks)
     }
-    let parallel = tensor.v * pipeline.v;
-    if parallel > gpus.v || gpus.v % parallel != 0.0 {
-        return Err(wrong(
-            format!("{} GPUs cannot be split into groups of {parallel}", gpus.v),
-            "choose tensor_parallel x pipeline_parallel as a divisor of gpus",
-        ));
+
+    /// Ranks of one replica.
+    fn parallel(&self) -> f64 {
+        self.tensor.v * self.pipeline.v
     }
-    let weights = size.v * weights_share;
-    let optimizer = size.v - weights;
-    let (bytes, writers, formula) = match zero.v as u8 {
-        0 => (
-            size.v / parallel,
-            parallel,
-            "size / (tp x pp): one replica writes",
-        ),
-        1 | 2 => (
-            weights / parallel + optimizer / gpus.v,
-            gpus.v,
-            "weights / (tp x pp) + optimizer / gpus",
-        ),
-        _ => (size.v / gpus.v, gpus.v, "size / gpus"),
+}
+
+/// Bytes that each replica holds whole, so that one of them writes them; the others are split over all ranks.
+fn replicated(sheet: &mut Sheet, zero: Num, size: Num, per_param: PerParam) -> Result<Num> {
+    let part = |bytes: f64, words: &str| {
+        let value = size.v * bytes / per_param.all.v;
+        (value, format!("size x {bytes} / bytes_per_param: {words}"))
     };
-    let inputs = [size, gpus, tensor, pipeline, zero];
+    let (value, formula) = match zero.v as u8 {
+        0 => (size.v, "size: each replica holds everything".to_owned()),
+        // Stage 1 splits the optimizer only; gradients are split from stage 2 on.
+        1 => part(
+            per_param.weights + per_param.gradients,
+            "each replica holds weights and gradients",
+        ),
+        2 => part(per_param.weights, "each replica holds the weights"),
+        _ => (0.0, "0: everything is split over all ranks".to_owned()),
+    };
+    let inputs = [size, per_param.all];
+    let used = match zero.v as u8 {
+        0 => &inputs[..1],
+        1 | 2 => &inputs[..],
+        _ => &[],
+    };
+    sheet
+        .from(source::ZERO)
+        .bytes("size_replicated", value, &formula, used)
+}
+
+/// Who writes how much: bytes of the busiest rank and of the busiest node, ranks that write, bytes per GPU.
+fn layout(sheet: &mut Sheet, request: &Request, size: Num, per_param: PerParam) -> Result<[Num; 2]> {
+    let ranks = Ranks::of(sheet, request)?;
+    let Ranks {
+        gpus,
+        node,
+        tensor,
+        pipeline,
+        ..
+    } = ranks;
+    let parallel = ranks.parallel();
+    let whole = replicated(sheet, ranks.zero, size, per_param)?;
+    let split = size.v - whole.v;
+    let bytes = whole.v / parallel + split / gpus.v;
+    let formula = "size_replicated / (tensor_parallel x pipeline_parallel) + (size - size_replicated) / gpus: the busiest rank";
+    let inputs = [whole, tensor, pipeline, size, gpus];
     let rank_bytes = sheet
         .from(source::ZERO)
         .bytes("rank_bytes", bytes, formula, &inputs)?;
+    let inputs = [tensor, pipeline, gpus];
+    let (writers, formula, used) = if ranks.zero.v == 0.0 {
+        let formula = "tensor_parallel x pipeline_parallel: one replica writes";
+        (parallel, formula, &inputs[..2])
+    } else {
+        (gpus.v, "gpus: every rank writes its part", &inputs[2..])
+    };
     sheet
         .from(source::ZERO)
-        .count("writers", writers, "ranks that write", &inputs)?;
-    let in_node = node.v.min(gpus.v);
-    let formula = "rank_bytes x gpus_per_node: host memory of a snapshot";
-    let inputs = [rank_bytes, node];
-    sheet.bytes("node_bytes", bytes * in_node, formula, &inputs)?;
+        .count("writers", writers, formula, used)?;
+    let bytes = node.v.min(parallel) * whole.v / parallel + node.v.min(gpus.v) * split / gpus.v;
+    let formula = "min(gpus_per_node, tensor_parallel x pipeline_parallel) x size_replicated \
+                   / (tensor_parallel x pipeline_parallel) \
+                   + min(gpus_per_node, gpus) x (size - size_replicated) / gpus: the busiest node";
+    let inputs = [node, tensor, pipeline, whole, gpus, size];
+    let node_bytes = sheet
+        .from(source::ZERO)
+        .bytes("node_bytes", bytes, formula, &inputs)?;
     let per_gpu = size.v / gpus.v;
     let inputs = [size, gpus];
     sheet.bytes("bytes_per_gpu", per_gpu, "size / gpus", &inputs)?;
@@ -318,5 +404,5 @@ fn layout(sheet: &mut Sheet, request: &Request, size: Num, weights_share: f64) -
         );
         sheet.warn("rank_bytes", message);
     }
-    Ok(rank_bytes)
+    Ok([rank_bytes, node_bytes])
 }
