@@ -43,16 +43,16 @@ request! {
         energy_price: MoneyPerKilowattHour = lit(0.1),
         /// Tiers of storage.
         tiers: Vec<Tier> = Vec::new(),
-        /// Writing requests per month.
-        puts: Count = lit(0.0),
+        /// Writing requests per month; not priced when not given.
+        puts: Option<Count> = None,
         /// Price of writing requests; S3 Standard's.
         put_price: MoneyPerThousand = lit(0.005),
-        /// Reading requests per month.
-        gets: Count = lit(0.0),
+        /// Reading requests per month; not priced when not given.
+        gets: Option<Count> = None,
         /// Price of reading requests; S3 Standard's.
         get_price: MoneyPerThousand = lit(0.0004),
-        /// Bytes per month that leave the provider.
-        egress: Bytes = lit(0.0),
+        /// Bytes per month that leave the provider; not priced when not given.
+        egress: Option<Bytes> = None,
         /// Price of such traffic; the first tier of a large provider.
         egress_price: MoneyPerGb = lit(0.09),
     }
@@ -73,12 +73,12 @@ pub fn plan(request: &Request) -> Result<Report> {
     }
     let month = sheet.given("month", request.month).positive()?;
     let gpus = gpu_cost(&mut sheet, request, goodput, month)?;
-    let energy = energy(&mut sheet, request, goodput, month)?;
+    energy(&mut sheet, request, goodput, month)?;
     let storage = storage(&mut sheet, request)?;
     sheet.group("sum");
     let total = gpus.v + storage.v;
-    let formula = "gpu_cost + storage_cost; energy is part of a rented GPU's price";
-    let inputs = [gpus, storage, energy];
+    let formula = "gpu_cost + storage_cost: energy is part of a rented GPU's price";
+    let inputs = [gpus, storage];
     sheet.money("total_cost", total, formula, &inputs)?;
     Ok(sheet.finish())
 }
@@ -95,15 +95,15 @@ fn gpu_cost(sheet: &mut Sheet, request: &Request, goodput: Num, month: Num) -> R
     let inputs = [hour, goodput];
     let idle = sheet.money_per_hour("idle_cost_hour", idle, formula, &inputs)?;
     let hours = month.v / SECONDS_PER_HOUR;
-    let formula = "idle_cost_hour x hours of a month";
+    let formula = "idle_cost_hour x month / 3600";
     let inputs = [idle, month];
     sheet.money("idle_cost", idle.v * hours, formula, &inputs)?;
-    let formula = "gpu_cost_hour x hours of a month";
+    let formula = "gpu_cost_hour x month / 3600";
     let inputs = [hour, month];
     sheet.money("gpu_cost", hour.v * hours, formula, &inputs)
 }
 
-fn energy(sheet: &mut Sheet, request: &Request, goodput: Num, month: Num) -> Result<Num> {
+fn energy(sheet: &mut Sheet, request: &Request, goodput: Num, month: Num) -> Result<()> {
     sheet.group("energy");
     let pue = sheet.given("pue", request.pue);
     if pue.v < 1.0 {
@@ -125,7 +125,7 @@ fn energy(sheet: &mut Sheet, request: &Request, goodput: Num, month: Num) -> Res
     };
     let hours = month.v / SECONDS_PER_HOUR;
     let inputs = [power, pue, month];
-    let formula = "power x pue x hours of a month";
+    let formula = "power x pue x month / 3600";
     let value = power.v * pue.v * hours;
     let energy = sheet.watt_hours("energy", value, formula, &inputs)?;
     let formula = "energy x (1 - goodput)";
@@ -133,9 +133,10 @@ fn energy(sheet: &mut Sheet, request: &Request, goodput: Num, month: Num) -> Res
     let inputs = [energy, goodput];
     sheet.watt_hours("energy_wasted", wasted, formula, &inputs)?;
     let price = sheet.given("energy_price", request.energy_price);
-    let formula = "energy x energy_price";
+    let formula = "energy / 1000 x energy_price";
     let cost = energy.v / 1000.0 * price.v;
-    sheet.money("energy_cost", cost, formula, &[energy, price])
+    sheet.money("energy_cost", cost, formula, &[energy, price])?;
+    Ok(())
 }
 
 fn storage(sheet: &mut Sheet, request: &Request) -> Result<Num> {
@@ -146,27 +147,39 @@ fn storage(sheet: &mut Sheet, request: &Request) -> Result<Num> {
         let bytes = Num::of("bytes", tier.bytes);
         let price = Num::of("price", tier.price);
         let cost = bytes.v / BYTES_PER_GB * price.v;
-        let formula = "bytes in GB x price";
+        let formula = "bytes / 1e9 x price";
         inputs.push(sheet.item("tier_cost", name, Unit::Money, cost, formula, &[bytes, price])?);
+    }
+    let mut terms = Vec::new();
+    if !inputs.is_empty() {
+        terms.push("sum(tier_cost)");
     }
     for (name, fields, count, price) in [
         ("put_cost", ["puts", "put_price"], request.puts, request.put_price),
         ("get_cost", ["gets", "get_price"], request.gets, request.get_price),
     ] {
-        let count = sheet.given(fields[0], count);
+        let Some(count) = sheet.maybe(fields[0], count) else {
+            continue;
+        };
         let price = sheet.given(fields[1], price);
         let cost = count.v / 1000.0 * price.v;
         let formula = format!("{} / 1000 x {}", fields[0], fields[1]);
-        let cost = sheet.money(name, cost, &formula, &[count, price])?;
-        inputs.push(cost);
+        inputs.push(sheet.money(name, cost, &formula, &[count, price])?);
+        terms.push(name);
     }
-    let egress = sheet.given("egress", request.egress);
-    let price = sheet.given("egress_price", request.egress_price);
-    let cost = egress.v / BYTES_PER_GB * price.v;
-    let formula = "egress in GB x egress_price";
-    let used = [egress, price];
-    inputs.push(sheet.money("egress_cost", cost, formula, &used)?);
+    if let Some(egress) = sheet.maybe("egress", request.egress) {
+        let price = sheet.given("egress_price", request.egress_price);
+        let cost = egress.v / BYTES_PER_GB * price.v;
+        let formula = "egress / 1e9 x egress_price";
+        let used = [egress, price];
+        inputs.push(sheet.money("egress_cost", cost, formula, &used)?);
+        terms.push("egress_cost");
+    }
     let total = inputs.iter().map(|input| input.v).sum();
-    let formula = "tiers + put_cost + get_cost + egress_cost";
-    sheet.money("storage_cost", total, formula, &inputs)
+    let formula = if terms.is_empty() {
+        "0: neither tiers nor requests nor traffic are given".to_owned()
+    } else {
+        terms.join(" + ")
+    };
+    sheet.money("storage_cost", total, &formula, &inputs)
 }

@@ -1,6 +1,9 @@
 //! Reading training data: how much per second, how many shards, and how much memory the reading takes.
 //!
-//! The demand comes from tokens (bytes per token follow from the vocabulary), from samples, or from a workload of MLPerf Storage.
+//! The demand comes from tokens (bytes per token follow from the vocabulary), from samples, or from a workload of MLPerf Storage;
+//! `held.rs` says what the data set, its shards and the memory of readers take.
+
+mod held;
 
 use forebay_core::Result;
 
@@ -8,7 +11,7 @@ use crate::field::{choice, request};
 use crate::hardware::H100_FLOPS;
 use crate::quantity::{Bytes, Count, Flops, PerSecond, Ratio, Seconds, lit};
 use crate::report::Report;
-use crate::sheet::{Num, Sheet, ceil, wrong};
+use crate::sheet::{Num, Sheet, wrong};
 use crate::source;
 
 choice! {
@@ -60,7 +63,7 @@ request! {
         sample_size: Option<Bytes> = None,
         /// Samples per step and GPU.
         batch: Option<Count> = None,
-        /// Time of a step.
+        /// Time of a whole step, waiting included.
         step_time: Option<Seconds> = None,
         /// Time a step waits for data.
         load_time: Option<Seconds> = None,
@@ -94,9 +97,6 @@ request! {
 /// 16 bits name this many tokens.
 const TOKENS_16_BIT: f64 = 65_536.0;
 
-/// Above this share of waiting a job is bound by its input.
-const STALL_SHARE_MAX: f64 = 0.1;
-
 /// An upper envelope that is often quoted: 1 GB/s of reads per 100 TFLOP/s.
 const ENVELOPE_BYTES_PER_FLOP: f64 = 1e9 / 100e12;
 
@@ -110,20 +110,24 @@ pub fn plan(request: &Request) -> Result<Report> {
     sheet.group("demand");
     let token = bytes_per_token(&mut sheet, request)?;
     let duration = duration(&mut sheet, request, gpus)?;
+    if let Some(sample) = sheet.maybe("sample_size", request.sample_size) {
+        sample.positive()?;
+    }
     let rate = demand(&mut sheet, request, gpus, token, duration)?;
+    sources(&mut sheet, request, duration);
     rates(&mut sheet, request, gpus, rate)?;
     sheet.group("data set");
-    let dataset = dataset(&mut sheet, request, token)?;
+    let dataset = held::dataset(&mut sheet, request, token)?;
     if let Some(dataset) = dataset {
-        shards(&mut sheet, request, dataset)?;
+        held::shards(&mut sheet, request, dataset)?;
         let time = dataset.v / rate.positive()?.v;
         let inputs = [dataset, rate];
         let formula = "dataset_bytes / read_rate";
         sheet.seconds("epoch_time", time, formula, &inputs)?;
     }
     sheet.group("memory");
-    memory(&mut sheet, request, gpus)?;
-    stall(&mut sheet, request)?;
+    held::memory(&mut sheet, request, gpus)?;
+    held::stall(&mut sheet, request)?;
     Ok(sheet.finish())
 }
 
@@ -133,10 +137,10 @@ fn bytes_per_token(sheet: &mut Sheet, request: &Request) -> Result<Num> {
     }
     let vocab = sheet.given("vocab", request.vocab).whole()?;
     let bytes = if vocab.v <= TOKENS_16_BIT { 2.0 } else { 4.0 };
-    let formula = "2 up to a vocabulary of 65,536, else 4";
+    let formula = format!("{bytes}: 2 for a vocab up to 65,536, else 4");
     sheet
         .from(source::TOKENS)
-        .bytes("bytes_per_token", bytes, formula, &[vocab])
+        .bytes("bytes_per_token", bytes, &formula, &[vocab])
 }
 
 /// Time of the whole training: given, or 6 N D over what the GPUs compute.
@@ -179,14 +183,17 @@ fn demand(sheet: &mut Sheet, request: &Request, gpus: Num, token: Num, duration:
     if let (Some(tokens), Some(duration)) = (request.tokens_total, duration) {
         let tokens = sheet.given("tokens_total", tokens).positive()?;
         let inputs = [tokens, token, duration];
-        let formula = "tokens_total x bytes_per_token / duration: the whole job, not each GPU";
+        let formula = format!(
+            "tokens_total x bytes_per_token / {}: the whole job, not each GPU",
+            duration.name
+        );
         let rate = tokens.v * token.v / duration.v;
-        return sheet.rate("read_rate", rate, formula, &inputs);
+        return sheet.rate("read_rate", rate, &formula, &inputs);
     }
     if let Some(workload) = request.workload {
         let [batch, sample, time] = workload.step();
         let formula = format!(
-            "gpus x {batch} samples x {sample} B / {time} s of {}",
+            "gpus x {batch} x {sample} / {time}: samples of so many bytes per so many seconds of {}",
             workload.name()
         );
         let rate = gpus.v * batch * sample / time;
@@ -216,6 +223,43 @@ fn demand(sheet: &mut Sheet, request: &Request, gpus: Num, token: Num, duration:
         "give tokens_per_gpu (100k), or tokens_total and duration, or samples_per_second and sample_size, or batch, \
          sample_size and step_time, or a workload (unet3d-h100)",
     ))
+}
+
+/// Warns of what describes the demand as well and is left aside; the order is that of [`demand`].
+fn sources(sheet: &mut Sheet, request: &Request, duration: Option<Num>) {
+    let tokens = request.tokens_per_gpu.is_some();
+    let total = request.tokens_total.is_some() && duration.is_some();
+    let pace_given = request.tokens_total.is_some() && request.duration.is_some();
+    let steps = request.batch.is_some() && request.sample_size.is_some() && request.step_time.is_some();
+    let ways = [
+        ("tokens_per_gpu", tokens),
+        // Beside tokens per second, a total without a time is the data set alone.
+        (
+            "tokens_total over duration",
+            if tokens { pace_given } else { total },
+        ),
+        ("workload", request.workload.is_some()),
+        ("samples_per_second", request.samples_per_second.is_some()),
+        ("batch, sample_size and step_time", steps),
+    ];
+    let given: Vec<&str> = ways
+        .into_iter()
+        .filter(|(_, given)| *given)
+        .map(|(name, _)| name)
+        .collect();
+    if let [used, others @ ..] = &given[..]
+        && !others.is_empty()
+    {
+        let message = format!(
+            "the rate follows from {used}; {} is left aside",
+            others.join(" and ")
+        );
+        sheet.warn("read_rate", message);
+    }
+    if request.workload.is_some() && (request.sample_size.is_some() || request.batch.is_some()) {
+        let message = "the workload has its own batch and sample_size; those given are used for memory and data set only";
+        sheet.warn("workload", message);
+    }
 }
 
 /// The model that tokens per second belong to.
@@ -250,11 +294,11 @@ fn rates(sheet: &mut Sheet, request: &Request, gpus: Num, rate: Num) -> Result<(
     let each = sheet.rate("read_rate_gpu", each, formula, &[rate, gpus])?;
     let node = sheet.given("gpus_per_node", request.gpus_per_node).whole()?;
     let value = each.v * node.v.min(gpus.v);
-    let formula = "read_rate_gpu x gpus_per_node";
-    sheet.rate("read_rate_node", value, formula, &[each, node])?;
+    let formula = "read_rate_gpu x min(gpus_per_node, gpus)";
+    sheet.rate("read_rate_node", value, formula, &[each, node, gpus])?;
     let flops = sheet.given("flops", request.flops);
     let envelope = gpus.v * flops.v * ENVELOPE_BYTES_PER_FLOP;
-    let formula = "gpus x flops x 1 GB/s per 100 TFLOP/s";
+    let formula = "gpus x flops x 1e9 / 100e12: 1 GB/s per 100 TFLOP/s";
     let from = "rule of thumb, an upper envelope; language models read about a thousandth of it";
     let inputs = [gpus, flops];
     let envelope = sheet
@@ -267,145 +311,6 @@ fn rates(sheet: &mut Sheet, request: &Request, gpus: Num, rate: Num) -> Result<(
             envelope.text()
         );
         sheet.warn("read_rate", message);
-    }
-    Ok(())
-}
-
-/// Bytes of the data set, from whatever describes it.
-fn dataset(sheet: &mut Sheet, request: &Request, token: Num) -> Result<Option<Num>> {
-    let size = sheet.maybe("dataset_size", request.dataset_size);
-    let samples = sheet.maybe("dataset_samples", request.dataset_samples);
-    if let Some(size) = size {
-        let size = size.positive()?;
-        if let Some(samples) = samples {
-            let mean = size.v / samples.positive()?.v;
-            let inputs = [size, samples];
-            let formula = "dataset_size / dataset_samples";
-            let mean = sheet.bytes("sample_mean", mean, formula, &inputs)?;
-            if let Some(rate) = sheet.maybe("samples_per_second", request.samples_per_second) {
-                let formula = "samples_per_second x sample_mean";
-                let inputs = [rate, mean];
-                let value = rate.v * mean.v;
-                sheet.rate("read_rate_mean", value, formula, &inputs)?;
-            }
-        }
-        let formula = "dataset_size";
-        return sheet.bytes("dataset_bytes", size.v, formula, &[size]).map(Some);
-    }
-    let sample = sheet.maybe("sample_size", request.sample_size);
-    if let (Some(samples), Some(sample)) = (samples, sample) {
-        let formula = "dataset_samples x sample_size";
-        let value = samples.positive()?.v * sample.positive()?.v;
-        let inputs = [samples, sample];
-        let figure = sheet.bytes("dataset_bytes", value, formula, &inputs)?;
-        return Ok(Some(figure));
-    }
-    if let Some(tokens) = sheet.maybe("tokens_total", request.tokens_total) {
-        let formula = "tokens_total x bytes_per_token";
-        let inputs = [tokens.positive()?, token];
-        let value = tokens.v * token.v;
-        let figure = sheet.bytes("dataset_bytes", value, formula, &inputs)?;
-        return Ok(Some(figure));
-    }
-    Ok(None)
-}
-
-fn shards(sheet: &mut Sheet, request: &Request, dataset: Num) -> Result<()> {
-    let per_shard = sheet.maybe("samples_per_shard", request.samples_per_shard);
-    let samples = sheet.maybe("dataset_samples", request.dataset_samples);
-    if let (Some(per_shard), Some(samples)) = (per_shard, samples) {
-        let count = ceil(samples.positive()?.v / per_shard.whole()?.v);
-        let inputs = [samples, per_shard];
-        let formula = "ceil(dataset_samples / samples_per_shard)";
-        let shards = sheet.count("shards", count, formula, &inputs)?;
-        let inputs = [dataset, shards];
-        let formula = "dataset_bytes / shards";
-        let size = dataset.v / shards.v;
-        sheet.bytes("shard_bytes", size, formula, &inputs)?;
-        return Ok(());
-    }
-    let size = sheet.given("shard_size", request.shard_size).positive()?;
-    let count = |size: f64| ceil(dataset.v / size);
-    let formula = "ceil(dataset_bytes / shard_size)";
-    let inputs = [dataset, size];
-    let shards = sheet.count("shards", count(size.v), formula, &inputs)?;
-    let answers = [
-        ("shards of 64 MB", count(64e6), false),
-        ("shards of shard_size", shards.v, true),
-        ("shards of 1 GB", count(1e9), false),
-        ("shards of 10 GB", count(1e10), false),
-    ];
-    sheet.reading(
-        shards,
-        "advice on the size of shards ranges from 64 MB to 10 GB",
-        &answers,
-    );
-    let gpus = sheet.given("gpus", request.gpus);
-    if shards.v < gpus.v {
-        let message = format!(
-            "{} shards cannot keep {} GPUs busy: make shards smaller",
-            shards.v, gpus.v
-        );
-        sheet.warn("shards", message);
-    }
-    Ok(())
-}
-
-fn memory(sheet: &mut Sheet, request: &Request, gpus: Num) -> Result<()> {
-    let sample = sheet.maybe("sample_size", request.sample_size);
-    let batch = match (request.batch_size, request.batch, sample) {
-        (Some(size), _, _) => Some(sheet.given("batch_size", size).positive()?),
-        (None, Some(batch), Some(sample)) => {
-            let batch = sheet.given("batch", batch).positive()?;
-            let formula = "batch x sample_size";
-            let inputs = [batch, sample];
-            Some(sheet.bytes("batch_bytes", batch.v * sample.v, formula, &inputs)?)
-        }
-        _ => None,
-    };
-    let node = sheet.given("gpus_per_node", request.gpus_per_node).whole()?;
-    let ranks = node.v.min(gpus.v);
-    if let Some(batch) = batch {
-        let prefetch = sheet.given("prefetch", request.prefetch);
-        let workers = sheet.given("workers", request.workers);
-        let inputs = [prefetch, workers, batch];
-        let ahead = prefetch.v * workers.v;
-        let formula = "prefetch x workers";
-        let count = sheet.count("batches_ahead", ahead, formula, &inputs[..2])?;
-        let formula = "prefetch x workers x bytes of a batch: each rank holds so much";
-        let rank = sheet.bytes("prefetch_rank", count.v * batch.v, formula, &inputs)?;
-        let formula = "prefetch_rank x gpus_per_node";
-        let inputs = [rank, node];
-        sheet.bytes("prefetch_node", rank.v * ranks, formula, &inputs)?;
-    }
-    if let (Some(shuffle), Some(sample)) = (request.shuffle_samples, sample) {
-        let shuffle = sheet.given("shuffle_samples", shuffle);
-        let formula = "shuffle_samples x sample_size";
-        let value = shuffle.v * sample.v;
-        let inputs = [shuffle, sample];
-        let rank = sheet.bytes("shuffle_rank", value, formula, &inputs)?;
-        let formula = "shuffle_rank x gpus_per_node";
-        let inputs = [rank, node];
-        sheet.bytes("shuffle_node", rank.v * ranks, formula, &inputs)?;
-    }
-    Ok(())
-}
-
-/// Whether the job waits for its data.
-fn stall(sheet: &mut Sheet, request: &Request) -> Result<()> {
-    let (Some(load), Some(step)) = (request.load_time, request.step_time) else {
-        return Ok(());
-    };
-    let load = sheet.given("load_time", load);
-    let step = sheet.given("step_time", step).positive()?;
-    let formula = "load_time / step_time; above 10 % the job is bound by its input";
-    let share = load.v / step.v;
-    let share = sheet.ratio("stall_share", share, formula, &[load, step])?;
-    if share.v > STALL_SHARE_MAX {
-        sheet.warn(
-            "stall_share",
-            format!("{} of each step waits for data", share.text()),
-        );
     }
     Ok(())
 }

@@ -34,7 +34,7 @@ request! {
     Request {
         /// Size of a checkpoint.
         size: Option<Bytes> = None,
-        /// Time between checkpoints.
+        /// Time from checkpoint to checkpoint.
         interval: Seconds = lit(1800.0),
         /// Time of the whole training; asks for the sum of everything ever saved.
         duration: Option<Seconds> = None,
@@ -94,7 +94,7 @@ pub fn plan(request: &Request) -> Result<Report> {
         inputs.push(bytes);
     }
     sheet.group("sum");
-    let formula = "sum of the tiers";
+    let formula = "sum(bytes)";
     let total = sheet.bytes("kept", total, formula, &inputs)?;
     if let Some(duration) = sheet.maybe("duration", request.duration) {
         let saves = duration.positive()?.v / interval.v;
@@ -117,19 +117,25 @@ pub fn plan(request: &Request) -> Result<Report> {
 
 /// Bytes a tier holds, or why it cannot.
 fn hold(sheet: &mut Sheet, tier: &Tier, name: &str, size: Num, interval: Num) -> Result<Num> {
-    let spacing = match tier.every {
-        Some(every) => Num::of("every", every).positive()?.v.max(interval.v),
-        None => interval.v,
-    };
-    let (saves, formula, input) = match (tier.keep, tier.window) {
+    let every = tier.every.map(|every| Num::of("every", every).positive());
+    let (saves, formula, inputs) = match (tier.keep, tier.window) {
         (Some(keep), None) => {
             let keep = Num::of("keep", keep).whole()?;
-            (keep.v, "keep", keep)
+            (keep.v, "keep", vec![keep])
         }
         (None, Some(window)) => {
             let window = Num::of("window", window).positive()?;
-            let formula = "ceil(window / max(every, interval))";
-            (ceil(window.v / spacing), formula, window)
+            match every.transpose()? {
+                Some(every) => {
+                    let saves = ceil(window.v / every.v.max(interval.v));
+                    let formula = "ceil(window / max(every, interval))";
+                    (saves, formula, vec![window, every, interval])
+                }
+                None => {
+                    let saves = ceil(window.v / interval.v);
+                    (saves, "ceil(window / interval)", vec![window, interval])
+                }
+            }
         }
         (None, None) | (Some(_), Some(_)) => {
             return Err(wrong(
@@ -138,7 +144,6 @@ fn hold(sheet: &mut Sheet, tier: &Tier, name: &str, size: Num, interval: Num) ->
             ));
         }
     };
-    let inputs = [input, interval];
     let saves = sheet.item("saves", name, Unit::Count, saves, formula, &inputs)?;
     let reduction = Num::of("reduction", tier.reduction).positive()?;
     let copies = Num::of("copies", tier.copies).positive()?;
@@ -149,7 +154,7 @@ fn hold(sheet: &mut Sheet, tier: &Tier, name: &str, size: Num, interval: Num) ->
     if let Some(price) = tier.price {
         let price = Num::of("price", price);
         let cost = bytes.v / BYTES_PER_GB * price.v;
-        let formula = "bytes in GB x price, per month";
+        let formula = "bytes / 1e9 x price: per month";
         sheet.item("tier_cost", name, Unit::Money, cost, formula, &[bytes, price])?;
     }
     let Some(capacity) = tier.capacity.filter(|capacity| capacity.get() < bytes.v) else {

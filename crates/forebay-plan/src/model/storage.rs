@@ -3,7 +3,10 @@
 use forebay_core::Result;
 
 use crate::field::request;
-use crate::hardware::{NVME_QUEUE_COMMANDS_MAX, NVME_QUEUES_MAX, PARALLEL_FS_LATENCY_S};
+use crate::hardware::{
+    AHCI_QUEUE_COMMANDS, AHCI_QUEUES, NETWORK_VOLUME_RATE, NVME_DRIVE_RATES, NVME_QUEUE_COMMANDS_MAX,
+    NVME_QUEUES_MAX, PARALLEL_FS_LATENCY_S,
+};
 use crate::quantity::{Bytes, BytesPerSecond, Count, Factor, PerSecond, Ratio, Seconds, lit};
 use crate::report::Report;
 use crate::sheet::{Num, Sheet, ceil, wrong};
@@ -44,8 +47,14 @@ request! {
         core_rate: BytesPerSecond = lit(1.25e9),
         /// NVMe/TCP traffic of a node; asks for its cores.
         nvme_tcp: Option<BytesPerSecond> = None,
-        /// Sequential rate of one NVMe drive.
-        drive_rate: BytesPerSecond = lit(7e9),
+        /// Sequential read rate of one NVMe drive.
+        drive_rate: BytesPerSecond = lit(NVME_DRIVE_RATES[1]),
+        /// Sequential write rate of one NVMe drive; most drives write at half their read rate.
+        drive_write_rate: BytesPerSecond = lit(NVME_DRIVE_RATES[0]),
+        /// Rate of one network volume, for comparison with drives.
+        volume_rate: BytesPerSecond = lit(NETWORK_VOLUME_RATE),
+        /// Bytes that the drives must hold.
+        capacity: Bytes = lit(0.0),
         /// Capacity of one NVMe drive.
         drive_capacity: Bytes = lit(3.84e12),
         /// Drive writes per day it is made for.
@@ -56,7 +65,7 @@ request! {
         nodes: Option<Count> = None,
         /// Size of a checkpoint written to the drives.
         checkpoint_size: Option<Bytes> = None,
-        /// Time between checkpoints.
+        /// Time from checkpoint to checkpoint.
         checkpoint_interval: Option<Seconds> = None,
     }
 }
@@ -73,8 +82,8 @@ pub fn plan(request: &Request) -> Result<Report> {
     let demand = sheet.rate("demand", sum, "read + write", &inputs)?;
     lustre(&mut sheet, request, demand)?;
     objects(&mut sheet, request, read, write)?;
-    drives(&mut sheet, request, demand)?;
-    wear(&mut sheet, request)?;
+    let needed = drives(&mut sheet, request, [read, write, demand])?;
+    wear(&mut sheet, request, needed)?;
     Ok(sheet.finish())
 }
 
@@ -95,12 +104,13 @@ fn lustre(sheet: &mut Sheet, request: &Request, demand: Num) -> Result<()> {
         let osts = osts.unwrap_or(needed);
         let inputs = [osts, rate, efficiency, clients];
         let each = osts.v * rate.v * efficiency.v / clients.whole()?.v;
-        let formula = "osts x ost_rate x efficiency / clients";
-        sheet.rate("client_rate", each, formula, &inputs)?;
+        let formula = format!("{} x ost_rate x efficiency / clients", osts.name);
+        sheet.rate("client_rate", each, &formula, &inputs)?;
     }
     if let Some(file) = sheet.maybe("file_rate", request.file_rate) {
         let stripes = ceil(file.positive()?.v / (rate.v * efficiency.v)).max(1.0);
-        let limit = osts.unwrap_or(needed).v.max(1.0);
+        let there = osts.unwrap_or(needed);
+        let limit = there.v.max(1.0);
         if stripes > limit {
             let message = format!(
                 "one file at {} needs {stripes} stripes of {limit} targets",
@@ -108,15 +118,73 @@ fn lustre(sheet: &mut Sheet, request: &Request, demand: Num) -> Result<()> {
             );
             sheet.warn("stripes", message);
         }
-        let inputs = [file, rate, efficiency];
-        let formula = "ceil(file_rate / (ost_rate x efficiency)), at most osts";
-        sheet.count("stripes", stripes.min(limit), formula, &inputs)?;
+        let inputs = [file, rate, efficiency, there];
+        let formula = format!(
+            "max(1, min(ceil(file_rate / (ost_rate x efficiency)), {}))",
+            there.name
+        );
+        sheet.count("stripes", stripes.min(limit), &formula, &inputs)?;
     }
-    let formula = "flash behind a network; never below a microsecond";
-    let from = "published latency of parallel file systems on flash";
+    let formula = format!("{PARALLEL_FS_LATENCY_S}: flash behind a network, never below a microsecond");
     sheet
-        .from(from)
-        .seconds("fs_latency", PARALLEL_FS_LATENCY_S, formula, &[])?;
+        .from(source::FS_LATENCY)
+        .seconds("fs_latency", PARALLEL_FS_LATENCY_S, &formula, &[])?;
+    Ok(())
+}
+
+/// What requests to an object store are like.
+#[derive(Debug, Clone, Copy)]
+struct Store {
+    part: Num,
+    latency: Num,
+    stream: Num,
+}
+
+/// Requests, prefixes, streams and connections of a rate.
+fn requests(sheet: &mut Sheet, store: Store, rate: Num, limit: Num, names: [&'static str; 5]) -> Result<()> {
+    let Store {
+        part,
+        latency,
+        stream,
+    } = store;
+    let formula = format!("{} / part", rate.name);
+    let per_second = sheet.per_second(names[0], rate.v / part.v, &formula, &[rate, part])?;
+    let prefixes = ceil(per_second.v / limit.v);
+    let formula = format!("ceil({} / {})", per_second.name, limit.name);
+    sheet
+        .from(source::S3)
+        .count(names[1], prefixes, &formula, &[per_second, limit])?;
+    let streams = ceil(rate.v / stream.v);
+    let formula = format!("ceil({} / stream_rate): while bytes flow all the time", rate.name);
+    sheet.count(names[2], streams, &formula, &[rate, stream])?;
+    let at = |seconds: f64| ceil(rate.v * seconds / part.v);
+    let formula = format!(
+        "ceil({} x first_byte / part): requests waiting for their first byte",
+        rate.name
+    );
+    let inputs = [rate, latency, part];
+    let figure = sheet
+        .from(source::LITTLE)
+        .count(names[3], at(latency.v), &formula, &inputs)?;
+    let answers = [
+        ("first byte after 5 ms", at(0.005), false),
+        ("first_byte as given", figure.v, true),
+        ("first byte after 100 ms", at(0.1), false),
+    ];
+    sheet.reading(
+        figure,
+        "published first-byte times of S3 range from 5 to 100 ms",
+        &answers,
+    );
+    let connections = ceil(rate.v * (latency.v / part.v + 1.0 / stream.v));
+    let formula = format!(
+        "ceil({} x (first_byte / part + 1 / stream_rate)): each fetches a part, then the next",
+        rate.name
+    );
+    let inputs = [rate, latency, part, stream];
+    sheet
+        .from(source::LITTLE)
+        .count(names[4], connections, &formula, &inputs)?;
     Ok(())
 }
 
@@ -127,60 +195,27 @@ fn objects(sheet: &mut Sheet, request: &Request, read: Num, write: Num) -> Resul
     let stream = sheet.given("stream_rate", request.stream_rate).positive()?;
     let put_limit = sheet.given("put_limit", request.put_limit).positive()?;
     let get_limit = sheet.given("get_limit", request.get_limit).positive()?;
-    for (rate, limit, names, formulas) in [
-        (
-            read,
-            get_limit,
-            ["get_per_second", "get_prefixes", "read_streams", "read_in_flight"],
-            [
-                "read / part",
-                "ceil(get_per_second / get_limit)",
-                "ceil(read / stream_rate)",
-            ],
-        ),
-        (
-            write,
-            put_limit,
-            [
-                "put_per_second",
-                "put_prefixes",
-                "write_streams",
-                "write_in_flight",
-            ],
-            [
-                "write / part",
-                "ceil(put_per_second / put_limit)",
-                "ceil(write / stream_rate)",
-            ],
-        ),
-    ] {
-        let per_second = rate.v / part.v;
-        let inputs = [rate, part];
-        let per_second = sheet.per_second(names[0], per_second, formulas[0], &inputs)?;
-        let prefixes = ceil(per_second.v / limit.v);
-        sheet
-            .from(source::S3)
-            .count(names[1], prefixes, formulas[1], &[per_second, limit])?;
-        let streams = ceil(rate.v / stream.v);
-        sheet.count(names[2], streams, formulas[2], &[rate, stream])?;
-        let in_flight = ceil(rate.v * latency.v / part.v);
-        let formula = "ceil(rate x first_byte / part): requests waiting for their first byte";
-        let inputs = [rate, latency, part];
-        let figure = sheet
-            .from(source::LITTLE)
-            .count(names[3], in_flight, formula, &inputs)?;
-        let at = |seconds: f64| ceil(rate.v * seconds / part.v);
-        let answers = [
-            ("first byte after 5 ms", at(0.005), false),
-            ("first_byte as given", figure.v, true),
-            ("first byte after 100 ms", at(0.1), false),
-        ];
-        sheet.reading(
-            figure,
-            "published first-byte times of S3 range from 5 to 100 ms",
-            &answers,
-        );
-    }
+    let store = Store {
+        part,
+        latency,
+        stream,
+    };
+    let names = [
+        "get_per_second",
+        "get_prefixes",
+        "read_streams",
+        "read_in_flight",
+        "read_connections",
+    ];
+    requests(sheet, store, read, get_limit, names)?;
+    let names = [
+        "put_per_second",
+        "put_prefixes",
+        "write_streams",
+        "write_in_flight",
+        "write_connections",
+    ];
+    requests(sheet, store, write, put_limit, names)?;
     if let Some(objects) = sheet.maybe("objects", request.objects) {
         let rate = sheet.given("get_rate", request.get_rate).positive()?;
         let time = objects.v / rate.v;
@@ -190,19 +225,37 @@ fn objects(sheet: &mut Sheet, request: &Request, read: Num, write: Num) -> Resul
     Ok(())
 }
 
-fn drives(sheet: &mut Sheet, request: &Request, demand: Num) -> Result<()> {
+/// Drives that are fast enough and large enough for the reads, the writes and what is kept.
+fn drives(sheet: &mut Sheet, request: &Request, [read, write, demand]: [Num; 3]) -> Result<Num> {
     sheet.group("drives");
     let rate = sheet.given("drive_rate", request.drive_rate).positive()?;
-    let drives = ceil(demand.v / rate.v);
-    let inputs = [demand, rate];
-    let formula = "ceil(demand / drive_rate)";
-    sheet.count("drives_needed", drives, formula, &inputs)?;
+    let write_rate = sheet
+        .given("drive_write_rate", request.drive_write_rate)
+        .positive()?;
+    let fast = ceil(read.v / rate.v + write.v / write_rate.v);
+    let inputs = [read, rate, write, write_rate];
+    let formula = "ceil(read / drive_rate + write / drive_write_rate)";
+    let fast = sheet.count("drives_for_rate", fast, formula, &inputs)?;
+    let kept = sheet.given("capacity", request.capacity);
+    let room = sheet.given("drive_capacity", request.drive_capacity).positive()?;
+    let formula = "ceil(capacity / drive_capacity)";
+    let large = ceil(kept.v / room.v);
+    let large = sheet.count("drives_for_capacity", large, formula, &[kept, room])?;
+    let formula = "max(drives_for_rate, drives_for_capacity)";
+    let needed = sheet.count("drives_needed", fast.v.max(large.v), formula, &[fast, large])?;
+    let volume = sheet.given("volume_rate", request.volume_rate).positive()?;
+    let formula = "ceil(demand / volume_rate): network volumes in their place";
+    let volumes = ceil(demand.v / volume.v);
+    sheet.count("volumes_needed", volumes, formula, &[demand, volume])?;
     let in_flight = f64::from(NVME_QUEUES_MAX) * f64::from(NVME_QUEUE_COMMANDS_MAX);
-    let formula = "65,535 queues x 65,536 commands; AHCI has 1 x 32";
+    let formula = format!(
+        "{NVME_QUEUES_MAX} x {NVME_QUEUE_COMMANDS_MAX}: queues and commands in each; AHCI has \
+         {AHCI_QUEUES} x {AHCI_QUEUE_COMMANDS}"
+    );
     let from = "NVM Express base specification";
     sheet
         .from(from)
-        .count("nvme_commands_max", in_flight, formula, &[])?;
+        .count("nvme_commands_max", in_flight, &formula, &[])?;
     if let Some(traffic) = sheet.maybe("nvme_tcp", request.nvme_tcp) {
         let core = sheet.given("core_rate", request.core_rate).positive()?;
         let cores = ceil(traffic.v / core.v);
@@ -212,10 +265,10 @@ fn drives(sheet: &mut Sheet, request: &Request, demand: Num) -> Result<()> {
             .from(source::NVME_TCP)
             .count("nvme_tcp_cores", cores, formula, &inputs)?;
     }
-    Ok(())
+    Ok(needed)
 }
 
-fn wear(sheet: &mut Sheet, request: &Request) -> Result<()> {
+fn wear(sheet: &mut Sheet, request: &Request, needed: Num) -> Result<()> {
     let Some(nodes) = sheet.maybe("nodes", request.nodes) else {
         return Ok(());
     };
@@ -230,9 +283,15 @@ fn wear(sheet: &mut Sheet, request: &Request) -> Result<()> {
     let per_node = sheet.given("drives_per_node", request.drives_per_node).whole()?;
     let capacity = sheet.given("drive_capacity", request.drive_capacity).positive()?;
     let rated = sheet.given("drive_dwpd", request.drive_dwpd).positive()?;
-    let total = nodes.whole()?.v * per_node.v * capacity.v;
+    let drives = nodes.whole()?.v * per_node.v;
+    if drives < needed.v {
+        let message = format!("{drives} drives are there, the demand needs {}", needed.v);
+        sheet.warn("drives_needed", message);
+    }
+    let total = drives * capacity.v;
     let writes = size.v * SECONDS_PER_DAY / interval.v / total;
-    let formula = "checkpoint_size x saves per day / (nodes x drives_per_node x drive_capacity)";
+    let formula =
+        "checkpoint_size x 86400 / checkpoint_interval / (nodes x drives_per_node x drive_capacity)";
     let inputs = [size, interval, nodes, per_node, capacity];
     let writes = sheet.factor("drive_writes_per_day", writes, formula, &inputs)?;
     let share = writes.v / rated.v;

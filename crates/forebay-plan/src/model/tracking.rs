@@ -38,7 +38,7 @@ pub fn plan(request: &Request) -> Result<Report> {
     let metrics = sheet.given("metrics_rate", request.metrics_rate);
     sheet.group("per day");
     let value = runs.v * metrics.v * SECONDS_PER_DAY;
-    let formula = "runs x metrics_rate x 1 day";
+    let formula = "runs x metrics_rate x 86400";
     let inputs = [runs, metrics];
     sheet.bytes("metrics_day", value, formula, &inputs)?;
     let period = sheet.given("period", request.period).positive()?;
@@ -47,7 +47,7 @@ pub fn plan(request: &Request) -> Result<Report> {
     let inputs = [metrics, period];
     sheet.bytes("metrics_value_bytes", value, formula, &inputs)?;
     let stats = sheet.given("gpu_stats_rate", request.gpu_stats_rate);
-    let formula = "gpu_stats_rate x 1 day";
+    let formula = "gpu_stats_rate x 86400";
     let value = stats.v * SECONDS_PER_DAY;
     sheet.bytes("gpu_stats_day", value, formula, &[stats])?;
     sheet.group("sweep");
