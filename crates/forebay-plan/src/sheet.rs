@@ -28,8 +28,8 @@ const ITEM_CHARS_MAX: usize = 32;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Num {
     pub(crate) name: &'static str,
-    /// Which item of the sheet it is of, where it is the result of an item of a list.
-    item: Option<usize>,
+    /// Which item of the sheet it is of, where it is the result of an item of a list; small, since models pass numbers around.
+    item: Option<u16>,
     /// The value, in the base unit.
     pub(crate) v: f64,
     pub(crate) unit: Unit,
@@ -267,7 +267,7 @@ impl Sheet {
 
     /// Name of a number, with the item it is of.
     fn name_of(&self, num: Num) -> String {
-        match num.item.and_then(|item| self.items.get(item)) {
+        match num.item.and_then(|item| self.items.get(usize::from(item))) {
             Some(item) => format!("{}.{item}", num.name),
             None => num.name.to_owned(),
         }
@@ -290,7 +290,7 @@ impl Sheet {
             self.items.len() - 1
         });
         let num = Num {
-            item: Some(index),
+            item: u16::try_from(index).ok(),
             ..num
         };
         let full = self.name_of(num);

@@ -92,6 +92,19 @@ fn row<'a>(rows: &'a Value, name: &str) -> Option<&'a Value> {
         .find(|row| row.get("name").and_then(Value::as_str) == Some(name))
 }
 
+/// Refuses to sweep what was measured: the values of the sweep would change nothing.
+pub(super) fn allow_sweep(model: &Model, field: &str) -> Result<()> {
+    let own = match model.name {
+        "cluster" => field.strip_prefix("checkpoint."),
+        _ => Some(field),
+    };
+    if own.is_some_and(|own| MEASURED.contains(&own) || own.starts_with("calibration")) {
+        let message = format!("{field} cannot be swept: the measured rate is used at every value");
+        return Err(wrong(message, "leave out --calibrate, or sweep another field"));
+    }
+    Ok(())
+}
+
 impl Measured {
     /// As the checkpoint model takes it.
     pub(super) fn to_table(&self) -> Value {
@@ -105,19 +118,6 @@ impl Measured {
             "write": self.write_bytes_per_s * nodes,
             "read": self.read_bytes_per_s * nodes,
         })
-    }
-
-    /// Refuses to sweep what was measured: the values of the sweep would change nothing.
-    pub(super) fn allow_sweep(&self, model: &Model, field: &str) -> Result<()> {
-        let own = match model.name {
-            "cluster" => field.strip_prefix("checkpoint."),
-            _ => Some(field),
-        };
-        if own.is_some_and(|own| MEASURED.contains(&own) || own.starts_with("calibration")) {
-            let message = format!("{field} cannot be swept: the measured rate is used at every value");
-            return Err(wrong(message, "leave out --calibrate, or sweep another field"));
-        }
-        Ok(())
     }
 
     /// Tells what the measured rates replaced, and what one node cannot have measured.

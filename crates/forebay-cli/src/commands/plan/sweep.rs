@@ -7,6 +7,7 @@ use forebay_core::Result;
 use forebay_plan::quantity::Unit;
 use forebay_plan::{Model, Sweep, SweepRequest, Table};
 
+use super::calibrate;
 use super::flags::{Format, PlanOptions};
 use super::print::{draw, lines, reading_words};
 use super::request::{Ask, field_name, wrong};
@@ -53,8 +54,8 @@ pub(super) fn run(model: &Model, options: &PlanOptions, asks: &[Ask], text: &str
         ));
     };
     let field = field_name(field);
-    if let Some(measured) = &ask.measured {
-        measured.allow_sweep(model, &field)?;
+    if ask.measured.is_some() {
+        calibrate::allow_sweep(model, &field)?;
     }
     // What is drawn comes first, so that it is the first figure of the answer.
     let figures: Vec<String> = options.plot.iter().chain(&options.figures).cloned().collect();
