@@ -53,14 +53,7 @@ impl Failure {
         }
     }
 
-    /// Nothing of that name, whatever kind of slip the name is elsewhere.
     pub(super) fn not_found(error: Error) -> Self {
-        let hint = error.hint().map(str::to_owned);
-        let known = Error::new(ErrorKind::NotFound, "serve", error.message());
-        let error = match hint {
-            Some(hint) => known.with_hint(hint),
-            None => known,
-        };
         Self::new(StatusCode::NOT_FOUND, error)
     }
 
@@ -99,9 +92,14 @@ impl Failure {
     }
 
     pub(super) fn body(&self) -> Vec<u8> {
+        // A name that is wrong input elsewhere is a path that is not there.
+        let kind = match self.status {
+            StatusCode::NOT_FOUND => ErrorKind::NotFound,
+            _ => self.error.kind(),
+        };
         let object = FailureObject {
             error: FailureBody {
-                kind: self.error.kind(),
+                kind,
                 message: self.error.message(),
                 hint: self.error.hint(),
                 place: self.error.location(),

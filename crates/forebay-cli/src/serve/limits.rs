@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 /// Every bound of a server.
+#[expect(
+    clippy::struct_field_names,
+    reason = "a bound says that it is one where it is used"
+)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// Connections at a time: a browser opens six, so this is a room full of people.
