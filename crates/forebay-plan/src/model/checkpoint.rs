@@ -108,8 +108,8 @@ request! {
         kv_heads: Option<Count> = None,
         /// Width of the feed-forward layer.
         ffn: Option<Count> = None,
-        /// Tokens in the vocabulary; 128,256 when not given, that of Llama 3.
-        vocab: Option<Count> = None,
+        /// Tokens in the vocabulary; the default is that of Llama 3.
+        vocab: Count = lit(size::VOCAB_LLAMA3),
         /// Size of a checkpoint, instead of what follows from the parameters.
         size: Option<Bytes> = None,
         /// Format of the weights.
@@ -166,8 +166,8 @@ request! {
         save_time_target: Option<Seconds> = None,
         /// Share of the time that saves may take; asks for the interval that keeps it.
         loss_budget: Option<Ratio> = None,
-        /// Published cluster whose rate of failures is assumed; llama3 when not given.
-        failures: Option<Published> = None,
+        /// Published cluster whose rate of failures is assumed.
+        failures: Published = Published::Llama3,
         /// GPU-hours per failure, instead of a published cluster's.
         gpu_hours_per_failure: Option<Count> = None,
         /// Mean time between failures of the whole job, instead of the above.

@@ -29,13 +29,15 @@ pub(super) fn clashes(sheet: &mut Sheet, request: &Request) {
 
 /// The fields that describe a shape, where they are given.
 fn shape_fields(request: &Request) -> Vec<&'static str> {
+    // A default that is said has said nothing new.
+    let usual = Request::default();
     let fields = [
         ("layers", request.layers),
         ("hidden", request.hidden),
         ("heads", request.heads),
         ("kv_heads", request.kv_heads),
         ("ffn", request.ffn),
-        ("vocab", request.vocab),
+        ("vocab", Some(request.vocab).filter(|vocab| *vocab != usual.vocab)),
     ];
     let given = fields.into_iter().filter(|(_, value)| value.is_some());
     given.map(|(name, _)| name).collect()
@@ -77,7 +79,8 @@ fn failures(sheet: &mut Sheet, request: &Request) {
     let sources = [
         ("mtbf", request.mtbf.is_some()),
         ("gpu_hours_per_failure", request.gpu_hours_per_failure.is_some()),
-        ("failures", request.failures.is_some()),
+        // A default that is said has said nothing new.
+        ("failures", request.failures != Request::default().failures),
     ];
     let given: Vec<&str> = sources
         .into_iter()

@@ -86,7 +86,7 @@ fn mtbf(sheet: &mut Sheet, request: &Request) -> Result<Num> {
         return mtbf.positive();
     }
     let gpus = sheet.given("gpus", request.gpus);
-    let published = request.failures.unwrap_or(Published::Llama3);
+    let published = request.failures;
     let given = sheet.maybe("gpu_hours_per_failure", request.gpu_hours_per_failure);
     let (hours, from) = match given {
         Some(hours) => (hours.positive()?, source::ARITHMETIC),

@@ -142,7 +142,7 @@ fn architecture(sheet: &mut Sheet, request: &Request) -> Result<Option<(Architec
             heads,
             kv_heads: request.kv_heads.map_or(heads, Count::get),
             ffn: need(request.ffn, "ffn")?,
-            vocab: request.vocab.map_or(VOCAB_LLAMA3, Count::get),
+            vocab: request.vocab.get(),
         }
     } else {
         return Ok(None);
