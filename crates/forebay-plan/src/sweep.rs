@@ -199,10 +199,13 @@ fn find_field(model: &str, name: &str) -> Result<Field> {
         ("cluster", Some((part, name))) => (part, name),
         _ => (model, name),
     };
-    let fields = (registry::model(model)?.fields)();
-    let hint = near::hint(name, "fields", fields.iter().map(|field| field.name));
-    let found = fields.into_iter().find(|field| field.name == name);
-    found.ok_or_else(|| wrong(format!("{model} has no field '{}'", name.escape_debug()), hint))
+    let mut fields = (registry::model(model)?.fields)();
+    let Some(index) = fields.iter().position(|field| field.name == name) else {
+        let hint = near::hint(name, "fields", fields.iter().map(|field| field.name));
+        let message = format!("{model} has no field '{}'", name.escape_debug());
+        return Err(wrong(message, hint));
+    };
+    Ok(fields.swap_remove(index))
 }
 
 /// A sweep in the making.
