@@ -215,12 +215,7 @@ export class Controls {
       write: (value) => {
         list.value = value;
       },
-      follow: (report) => {
-        const answers = report.readings.find((reading) => reading.about === spec.reading)?.alternatives ?? [];
-        const used = spec.choices?.find(([word]) => answers.some((answer) => answer.used && answer.label === word));
-        const none = options.find((option) => option.value === "");
-        if (none && list.value === "" && used) none.textContent = `${used[1]} (assumed)`;
-      },
+      follow: () => {},
     };
   }
 

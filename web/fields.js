@@ -106,7 +106,6 @@ const LAYOUT = [
           rsc1: "RSC-1, A100",
           opt175b: "OPT-175B, A100",
         },
-        reading: "checkpoint.mtbf",
       },
       {
         id: "mtbf",

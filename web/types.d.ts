@@ -121,8 +121,6 @@ export interface FieldLayout {
   labels?: Record<string, string>;
   /** Figure that is used while nothing is given. */
   computed?: string;
-  /** Figure whose readings say which word is used while none is chosen. */
-  reading?: string;
 }
 
 export interface GroupLayout {
