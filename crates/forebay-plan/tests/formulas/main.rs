@@ -76,7 +76,7 @@ fn checkpoints() -> Vec<Value> {
     ]
 }
 
-fn others() -> Vec<(&'static str, Value)> {
+fn workloads() -> Vec<(&'static str, Value)> {
     vec![
         (
             "ingest",
@@ -132,6 +132,11 @@ fn others() -> Vec<(&'static str, Value)> {
             "network",
             json!({ "params": "70B", "hidden": 8192, "compute_time": "1ms", "overlap": 1 }),
         ),
+    ]
+}
+
+fn clusters() -> Vec<(&'static str, Value)> {
+    vec![
         ("fabric", json!({})),
         ("fabric", json!({ "endpoints": 40 })),
         ("fabric", json!({ "endpoints": 50_000, "oversubscription": 3 })),
@@ -171,7 +176,8 @@ fn others() -> Vec<(&'static str, Value)> {
 
 #[test]
 fn every_formula_gives_its_value() {
-    let mut requests: Vec<(&str, Value)> = others();
+    let mut requests = workloads();
+    requests.extend(clusters());
     requests.extend(checkpoints().into_iter().map(|request| ("checkpoint", request)));
     for model in models() {
         assert!(
