@@ -3,7 +3,7 @@
 /// Follows from the inputs by counting.
 pub(crate) const ARITHMETIC: &str = "arithmetic";
 /// The size of a checkpoint from the architecture.
-pub(crate) const DLIO: &str = "DLIO benchmark, checkpointing/base_checkpointing.py, with the shapes of mlcommons/storage v2.0, \
+pub(crate) const DLIO: &str = "DLIO benchmark, tag mlperf_storage_v2.0, checkpointing/base_checkpointing.py, with the shapes of mlcommons/storage v2.0, \
      configs/dlio/workload/llama3_*.yaml: 2 B weights and 12 B optimizer per parameter";
 /// Weights, gradients and optimizer states per parameter and who holds them.
 pub(crate) const ZERO: &str = "Rajbhandari et al., ZeRO, arXiv:1910.02054";
