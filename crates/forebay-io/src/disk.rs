@@ -18,7 +18,7 @@ use crate::engine::{Engine, EngineChoice, EngineKind, EngineReport, ReadDone, op
 use crate::file::{Access, Direct, File, OpenHow};
 use crate::gate::{Class, Gate};
 use crate::map::{PAGE, Pages};
-use crate::names::{DirEntry, FileStat, NameDone, NameOp};
+use crate::names::{DirEntry, FileStat, NameDone, NameOp, Renamed};
 use crate::pool::{BufPool, PinHook, PoolConfig};
 
 /// Bytes of one operation handed to the engine, which cuts it into requests: large enough that waking threads costs nothing, small enough
@@ -326,6 +326,21 @@ impl Disk {
         {
             NameDone::Stat(stat) => Ok(stat),
             _ => Err(wrong_answer("stat")),
+        }
+    }
+
+    /// Give a file of `size` bytes another name; see [`NameOp::Rename`].
+    pub async fn rename(&self, from: PathBuf, to: PathBuf, replace: bool, size: u64) -> Result<Renamed> {
+        let size = Some(size);
+        let op = NameOp::Rename {
+            from,
+            to,
+            replace,
+            size,
+        };
+        match self.name(op).await? {
+            NameDone::Renamed(renamed) => Ok(renamed),
+            _ => Err(wrong_answer("rename")),
         }
     }
 

@@ -37,7 +37,7 @@ pub use file::{Access, Direct, File, OpenHow, Purpose};
 pub use gate::{Class, FixedCaps, Gate, GatePolicy, InFlight, Permit};
 pub use lock::RangeLock;
 pub use map::{HUGE_PAGE, PAGE, PageKind, Pages};
-pub use names::{DirEntry, FileKind, FileStat, NameDone, NameOp};
+pub use names::{DirEntry, FileKind, FileStat, NameDone, NameOp, Renamed};
 pub use pool::{BufPool, PinHook, PoolConfig, PoolStats};
 pub use psync::Psync;
 pub use sim::SimEngine;

@@ -44,6 +44,8 @@ pub enum NameOp {
         to: PathBuf,
         /// Replace an existing file, or fail with `AlreadyExists`. Devices, pipes and sockets are never replaced: that is `InvalidInput`.
         replace: bool,
+        /// Refuse with `Corrupt` when the file has another size.
+        size: Option<u64>,
     },
     /// Remove a file.
     Unlink {
@@ -98,6 +100,17 @@ pub enum NameDone {
     Stat(FileStat),
     /// Entries, sorted by name.
     Entries(Vec<DirEntry>),
+    /// A file has another name.
+    Renamed(Renamed),
+}
+
+/// A file before and after it was renamed, seen in the same turn: a writer needs both, and turns are what small files cost.
+#[derive(Debug, Clone, Copy)]
+pub struct Renamed {
+    /// Under its old name.
+    pub before: FileStat,
+    /// What the new name meant right after; none when that is gone already.
+    pub after: Option<FileStat>,
 }
 
 /// Kind of a name.
@@ -147,7 +160,12 @@ pub(crate) fn run(op: NameOp) -> Result<NameDone> {
         NameOp::Open { path, how } => File::open(&path, how).map(|file| NameDone::File(Arc::new(file))),
         NameOp::Stat { path } => stat(&path).map(NameDone::Stat),
         NameOp::List { path } => list(&path).map(NameDone::Entries),
-        NameOp::Rename { from, to, replace } => rename(&from, &to, replace),
+        NameOp::Rename {
+            from,
+            to,
+            replace,
+            size,
+        } => rename(&from, &to, replace, size),
         NameOp::Unlink { path } => done("unlink", &path, fs::remove_file(&path)),
         NameOp::CreateDirs { path } => create_dirs(&path),
         NameOp::RemoveDir { path } => done("rmdir", &path, fs::remove_dir(&path)),
@@ -236,22 +254,42 @@ fn list(path: &Path) -> Result<Vec<DirEntry>> {
     Ok(entries)
 }
 
-fn rename(from: &Path, to: &Path, replace: bool) -> Result<NameDone> {
+fn rename(from: &Path, to: &Path, replace: bool, size: Option<u64>) -> Result<NameDone> {
+    let before = stat(from)?;
+    check_size(from, &before, size)?;
+    rename_only(from, to, replace)?;
+    let after = stat(to).ok();
+    Ok(NameDone::Renamed(Renamed { before, after }))
+}
+
+/// Whether a file that is to be renamed has the size it should have.
+pub(crate) fn check_size(path: &Path, stat: &FileStat, size: Option<u64>) -> Result<()> {
+    match size {
+        Some(size) if size != stat.size => {
+            let message = format!("the file has {} bytes, but {size} were written", stat.size);
+            Err(Error::new(ErrorKind::Corrupt, "rename", message).at(path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn rename_only(from: &Path, to: &Path, replace: bool) -> Result<()> {
+    let failed = |error: io::Error| Error::from_io("rename", error).at(to.display());
     if replace {
         refuse_special(to)?;
-        return done("rename", to, fs::rename(from, to));
+        return fs::rename(from, to).map_err(failed);
     }
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         // File systems without RENAME_NOREPLACE (NFS, some FUSE) mostly have hard links, which are as exclusive.
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
-            done("link", to, fs::hard_link(from, to))?;
+            fs::hard_link(from, to).map_err(|error| Error::from_io("link", error).at(to.display()))?;
             // From here on the file has its new name, whatever becomes of the old one.
             if let Err(error) = fs::remove_file(from) {
                 tracing::warn!(%error, path = %from.display(), "cannot remove the old name of a renamed file");
             }
-            Ok(NameDone::Nothing)
+            Ok(())
         }
-        result => done("rename", to, result.map_err(Into::into)),
+        result => result.map_err(|errno| failed(errno.into())),
     }
 }
 
@@ -351,6 +389,7 @@ mod tests {
             from: a.clone(),
             to: b.clone(),
             replace,
+            size: None,
         };
         assert_eq!(run(op(false)).unwrap_err().kind(), ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&b).unwrap(), b"old");
@@ -370,6 +409,7 @@ mod tests {
                 from: from.clone(),
                 to: to.clone(),
                 replace: true,
+                size: None,
             };
             let error = run(op).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");

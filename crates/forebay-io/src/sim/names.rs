@@ -7,7 +7,7 @@ use forebay_core::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 
 use crate::file::{Access, Direct, File, OpenHow, Purpose};
-use crate::names::{NameDone, NameOp};
+use crate::names::{NameDone, NameOp, Renamed, check_size};
 
 use super::content::Content;
 use super::fs::{self, SimFs, Ticket};
@@ -23,14 +23,12 @@ impl SimEngine {
             NameOp::List { path } => self
                 .on_path("list", &path, false, |fs| fs.list(&path))
                 .map(NameDone::Entries),
-            NameOp::Rename { from, to, replace } => nothing(
-                self.plain_turn(
-                    format_args!("rename {} to {} replace={replace}", from.display(), to.display()),
-                    true,
-                )
-                .and_then(|()| self.fs.lock().rename(&from, &to, replace))
-                .map_err(|errno| failed("rename", &to, errno)),
-            ),
+            NameOp::Rename {
+                from,
+                to,
+                replace,
+                size,
+            } => self.rename_file(&from, &to, replace, size),
             NameOp::Unlink { path } => nothing(self.on_path("unlink", &path, false, |fs| fs.unlink(&path))),
             NameOp::CreateDirs { path } => nothing(self.create_dirs(&path)),
             NameOp::RemoveDir { path } => {
@@ -45,6 +43,19 @@ impl SimEngine {
             }
             NameOp::Touch { path } => nothing(self.on_path("touch", &path, false, |fs| fs.touch(&path))),
         }
+    }
+
+    fn rename_file(&self, from: &Path, to: &Path, replace: bool, size: Option<u64>) -> Result<NameDone> {
+        let turn = format_args!("rename {} to {} replace={replace}", from.display(), to.display());
+        self.plain_turn(turn, true)
+            .map_err(|errno| failed("rename", to, errno))?;
+        let mut fs = self.fs.lock();
+        let before = fs.stat(from).map_err(|errno| failed("stat", from, errno))?;
+        check_size(from, &before, size)?;
+        fs.rename(from, to, replace)
+            .map_err(|errno| failed("rename", to, errno))?;
+        let after = fs.stat(to).ok();
+        Ok(NameDone::Renamed(Renamed { before, after }))
     }
 
     fn on_path<T>(

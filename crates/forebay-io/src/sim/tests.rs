@@ -60,6 +60,7 @@ impl SimEngine {
             from: from.into(),
             to: to.into(),
             replace: true,
+            size: None,
         })
     }
 
@@ -443,6 +444,7 @@ fn rename_without_replace_is_exclusive() {
             from: from.into(),
             to: to.into(),
             replace: false,
+            size: None,
         })
     };
     assert_eq!(

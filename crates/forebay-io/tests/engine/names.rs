@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use forebay_core::ErrorKind;
-use forebay_io::{Access, Direct, FileKind, NameDone, NameOp, Purpose};
+use forebay_io::{Access, Direct, FileKind, NameDone, NameOp, Purpose, Renamed};
 
 use crate::bench::{Bench, pattern};
 
@@ -40,7 +40,12 @@ pub(crate) fn names_are_renamed_listed_and_removed(bench: &Bench) {
     let path = |name: &str| bench.path(name);
     let rename = |from: &str, to: &str, replace| {
         let (from, to) = (path(from), path(to));
-        bench.run(NameOp::Rename { from, to, replace })
+        bench.run(NameOp::Rename {
+            from,
+            to,
+            replace,
+            size: None,
+        })
     };
     bench.run(NameOp::CreateDirs { path: path("d/e/x") }).unwrap();
     bench.run(NameOp::CreateDirs { path: path("d/e/x") }).unwrap();
@@ -55,7 +60,19 @@ pub(crate) fn names_are_renamed_listed_and_removed(bench: &Bench) {
         8192,
         "nothing was replaced"
     );
-    rename("d/a", "d/e/c", false).unwrap();
+    let wrong = NameOp::Rename {
+        from: path("d/a"),
+        to: path("d/e/c"),
+        replace: true,
+        size: Some(4095),
+    };
+    assert_eq!(bench.run(wrong).unwrap_err().kind(), ErrorKind::Corrupt);
+    match rename("d/a", "d/e/c", false).unwrap() {
+        NameDone::Renamed(Renamed { before, after }) => {
+            assert_eq!((before.size, after.unwrap().identity), (4096, before.identity));
+        }
+        other => panic!("{other:?}"),
+    }
     rename("d/e/c", "d/b", true).unwrap();
     assert_eq!(bench.stat(&path("d/b")).unwrap().size, 4096, "replaced");
     assert_eq!(

@@ -89,26 +89,16 @@ impl Draft {
     /// Make its `size` bytes durable and visible under the target's name; gives the version.
     pub(super) async fn commit(mut self, shared: &Shared, size: u64, mode: PutMode) -> Result<String> {
         self.disk.sync(&self.file).await?;
-        let mut stamp = Stamp::of(&self.disk.stat(&self.temp).await?);
-        if stamp.size != size {
-            let message = format!("the file has {} bytes, but {size} were written", stamp.size);
-            return Err(Error::new(ErrorKind::Corrupt, "commit", message).at(self.temp.display()));
-        }
-        let rename = NameOp::Rename {
-            from: self.temp.clone(),
-            to: self.target.clone(),
-            replace: mode == PutMode::Replace,
-        };
         let dir = self.target.parent().unwrap_or(Path::new("/"));
         let ticket = shared.dir_syncs.ticket(dir);
-        self.disk.name(rename).await?;
+        let (from, to) = (self.temp.clone(), self.target.clone());
+        let renamed = self.disk.rename(from, to, mode == PutMode::Replace, size).await?;
         self.committed = true;
         // Renaming is a change, too. When the name means somebody else's file already, nobody will ever see the version of ours.
-        if let Ok(stat) = self.disk.stat(&self.target).await
-            && stat.identity == stamp.identity
-        {
-            stamp = Stamp::of(&stat);
-        }
+        let ours = renamed
+            .after
+            .filter(|after| after.identity == renamed.before.identity);
+        let stamp = Stamp::of(&ours.unwrap_or(renamed.before));
         ticket.sync(&self.disk).await.map_err(|error| {
             error
                 .with_hint("the object has its new content, but a power failure might bring back the old one")
