@@ -17,8 +17,9 @@ use forebay_io::{
     Access, AlignedBuf, Buf, BufPool, Class, Direct, FixedCaps, Gate, NameOp, Pages, PoolConfig, Purpose,
 };
 use names::{
-    errors_name_the_place_and_the_kind, files_are_opened_and_created_as_asked,
-    names_are_renamed_listed_and_removed, sizes_and_times_are_told_and_set,
+    a_rename_tells_what_it_renamed, errors_name_the_place_and_the_kind,
+    files_are_opened_and_created_as_asked, names_are_renamed_listed_and_removed,
+    sizes_and_times_are_told_and_set,
 };
 
 /// What offsets and lengths are multiples of.
@@ -405,6 +406,7 @@ conformance! {
     offsets_beyond_any_file_are_refused
     sync_works_and_knows_its_files
     files_are_opened_and_created_as_asked
+    a_rename_tells_what_it_renamed,
     names_are_renamed_listed_and_removed
     sizes_and_times_are_told_and_set
     errors_name_the_place_and_the_kind
