@@ -406,7 +406,7 @@ conformance! {
     offsets_beyond_any_file_are_refused
     sync_works_and_knows_its_files
     files_are_opened_and_created_as_asked
-    a_rename_tells_what_it_renamed,
+    a_rename_tells_what_it_renamed
     names_are_renamed_listed_and_removed
     sizes_and_times_are_told_and_set
     errors_name_the_place_and_the_kind
