@@ -60,7 +60,7 @@ mod tests {
             Some("checkpoint.save_time")
         );
         assert_eq!(nearest("colour", names.into_iter()), None);
-        for wanted in ["checkpoint.save_tim", "chekpoint.save_time", "check.save_time"] {
+        for wanted in ["checkpoint.save_tim", "checkpoint2.save_time", "check.save_time"] {
             assert_eq!(
                 nearest(wanted, names.into_iter()),
                 Some("checkpoint.save_time"),
@@ -70,7 +70,7 @@ mod tests {
         // As a whole before by its end.
         let names = ["cost.goodput", "checkpoint.goodput"];
         assert_eq!(
-            nearest("checkpont.godput", names.into_iter()),
+            nearest("check_point.godput", names.into_iter()),
             Some("checkpoint.goodput")
         );
         assert_eq!(
