@@ -2,11 +2,12 @@
 verified, the others are not.
 """
 
+import os
 import tempfile
 from pathlib import Path
 
-from harness.fio import Fio, lay_out
-from harness.jobs import MIB, chosen, forebay_rust
+from harness.fio import Fio
+from harness.jobs import MIB, chosen, forebay_rust, write_random
 from harness.result import Result
 from harness.rounds import race
 
@@ -23,7 +24,8 @@ def run(options, _tmpfs):
         origin.mkdir()
         keys = [f"shard-{index:02}" for index in range(shards)]
         for key in keys:
-            lay_out(origin / key, SHARD_BYTES)
+            write_random(origin / key, SHARD_BYTES)
+        os.sync()
         job = {"folder": str(origin), "keys": keys, "object_bytes": SHARD_BYTES, "cache": str(cache)}
         files = ":".join(str(origin / key) for key in keys)
         arguments = [
