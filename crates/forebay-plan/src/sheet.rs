@@ -300,6 +300,17 @@ impl Sheet {
         Ok(num)
     }
 
+    /// Warn when a value has several sources: listed in the order in which they are used, with whether they were given.
+    pub(crate) fn warn_left_aside(&mut self, about: &str, sources: &[(&str, bool)]) {
+        let mut given = sources.iter().filter(|(_, given)| *given).map(|(name, _)| *name);
+        let Some(used) = given.next() else { return };
+        let others: Vec<&str> = given.collect();
+        if !others.is_empty() {
+            let message = format!("{used} is used, {} is left aside", others.join(" and "));
+            self.warn(about, message);
+        }
+    }
+
     pub(crate) fn warn(&mut self, about: &str, message: impl Into<String>) {
         self.report.warnings.push(Warning {
             about: about.to_owned(),

@@ -123,12 +123,12 @@ fn reading_that_is_described_twice() {
         (
             json!({ "tokens_per_gpu": "1k", "samples_per_second": 100, "sample_size": "1MB" }),
             "read_rate",
-            "follows from tokens_per_gpu; samples_per_second is left aside",
+            "tokens_per_gpu is used, samples_per_second is left aside",
         ),
         (
             json!({ "workload": "unet3d-h100", "samples_per_second": 100 }),
             "read_rate",
-            "follows from workload; samples_per_second",
+            "workload is used, samples_per_second",
         ),
         (
             json!({ "tokens_per_gpu": "1k", "tokens_total": "1T", "duration": "30d" }),

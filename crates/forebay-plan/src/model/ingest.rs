@@ -242,20 +242,7 @@ fn sources(sheet: &mut Sheet, request: &Request, duration: Option<Num>) {
         ("samples_per_second", request.samples_per_second.is_some()),
         ("batch, sample_size and step_time", steps),
     ];
-    let given: Vec<&str> = ways
-        .into_iter()
-        .filter(|(_, given)| *given)
-        .map(|(name, _)| name)
-        .collect();
-    if let [used, others @ ..] = &given[..]
-        && !others.is_empty()
-    {
-        let message = format!(
-            "the rate follows from {used}; {} is left aside",
-            others.join(" and ")
-        );
-        sheet.warn("read_rate", message);
-    }
+    sheet.warn_left_aside("read_rate", &ways);
     if request.workload.is_some() && (request.sample_size.is_some() || request.batch.is_some()) {
         let message = "the workload has its own batch and sample_size; those given are used for memory and data set only";
         sheet.warn("workload", message);

@@ -82,17 +82,7 @@ fn failures(sheet: &mut Sheet, request: &Request) {
         // A default that is said has said nothing new.
         ("failures", request.failures != Request::default().failures),
     ];
-    let given: Vec<&str> = sources
-        .into_iter()
-        .filter(|(_, given)| *given)
-        .map(|(name, _)| name)
-        .collect();
-    if let [used, others @ ..] = &given[..]
-        && !others.is_empty()
-    {
-        let message = format!("{used} is used, {} is left aside", others.join(" and "));
-        sheet.warn("mtbf", message);
-    }
+    sheet.warn_left_aside("mtbf", &sources);
 }
 
 /// A stall that is given beside the rate of the storage should follow from it when training waits for the storage.
