@@ -119,7 +119,8 @@ fn restarts_dominate_at_scale() {
     assert!(report.value("loss_restart") > report.value("loss_save"));
 }
 
-/// Within 3 % of each share, however small: the rarest event happens 40,000 times in 2 million, so chance is below 2 %.
+/// Goodput within 1 %, and within 3 % of each share of the loss, however small: the rarest event happens 40,000 times in 2 million, so chance is
+/// below 2 %.
 #[test]
 fn the_simulation_agrees_with_the_formula() {
     for (index, (stall, commit_delay, mtbf, restart, interval)) in [
@@ -145,8 +146,8 @@ fn the_simulation_agrees_with_the_formula() {
         };
         let formula = interval::shares(interval, job);
         let found = simulate(interval, job, 2_000_000, Seed(7).derive(index as u64));
+        near(found.goodput, formula.goodput, 0.01);
         for (found, formula) in [
-            (found.goodput, formula.goodput),
             (found.save, formula.save),
             (found.rework, formula.rework),
             (found.restart, formula.restart),
@@ -162,14 +163,14 @@ fn a_scenario_is_checked_by_its_simulation() {
     for mode in ["sync", "async"] {
         let request = json!({
             "gpus": 16_384, "params": "405B", "checkpoint": { "storage": "5GB/s", "mode": mode },
-            "failures": { "events": 200_000 },
+            "failures": { "events": 1_000_000 },
         });
         let report = ask("cluster", request);
         let (simulated, planned) = (
             report.value("failures.goodput").unwrap(),
             report.value("checkpoint.goodput").unwrap(),
         );
-        near(simulated, planned, 0.02);
+        near(simulated, planned, 0.01);
     }
 }
 
