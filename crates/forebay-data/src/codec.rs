@@ -1,0 +1,317 @@
+//! Compressions of whole shards: undone as a stream, in bounded memory and up to a bounded size.
+//!
+//! Which one it is says the name where it says anything (`.gz`, `.zst`, ...), and the first bytes otherwise.
+
+use std::fmt;
+
+use flate2::{Decompress, FlushDecompress, Status};
+use forebay_core::{ByteSize, Error, ErrorKind, Key, Result};
+use serde::{Deserialize, Serialize};
+use zstd::stream::raw::{Decoder as ZstdDecoder, InBuffer, Operation, OutBuffer};
+
+/// A shard does not become larger than this when it is decompressed.
+pub const RAW_BYTES_MAX: u64 = 64 << 30;
+
+/// Nor more than that many times its stored size, once it is larger than [`RATIO_FREE_BYTES`]: no data compresses like that, bombs do.
+pub const RATIO_MAX: u64 = 4096;
+
+/// Size up to which nobody asks for the ratio.
+pub const RATIO_FREE_BYTES: u64 = 256 << 20;
+
+/// Memory for what a decoder gives out in one go.
+const OUTPUT_BYTES: usize = 256 << 10;
+
+/// A compression of whole shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Codec {
+    /// None.
+    #[default]
+    None,
+    /// gzip, of one or more members.
+    Gzip,
+    /// zlib.
+    Zlib,
+    /// Zstandard.
+    Zstd,
+}
+
+impl Codec {
+    /// The codec of an object, from its name and its first bytes.
+    pub fn of(key: &Key, first: &[u8]) -> Self {
+        let by_name = key
+            .as_str()
+            .rsplit('.')
+            .next()
+            .and_then(|extension| match extension {
+                "gz" | "tgz" => Some(Self::Gzip),
+                "zst" | "zstd" => Some(Self::Zstd),
+                _ => None,
+            });
+        by_name.unwrap_or(match first {
+            [0x1f, 0x8b, 8, ..] => Self::Gzip,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
+            _ => Self::None,
+        })
+    }
+}
+
+/// Takes what decoding gives.
+pub type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
+
+/// Undoes a [`Codec`], piece by piece.
+pub struct Decoder {
+    codec: Codec,
+    state: State,
+    output: Vec<u8>,
+    stored_bytes: u64,
+    raw_bytes: u64,
+    /// At the end of a member or frame, where the input may end too.
+    at_end: bool,
+}
+
+enum State {
+    Plain,
+    Flate(Decompress),
+    Zstd(ZstdDecoder<'static>),
+    Broken,
+}
+
+/// How far one step came.
+struct Step {
+    consumed: usize,
+    produced: usize,
+    is_end: bool,
+}
+
+impl Decoder {
+    /// For that codec.
+    pub fn new(codec: Codec) -> Self {
+        let state = match codec {
+            Codec::None => State::Plain,
+            Codec::Gzip => State::Flate(Decompress::new_gzip(15)),
+            Codec::Zlib => State::Flate(Decompress::new(true)),
+            Codec::Zstd => ZstdDecoder::new().map_or(State::Broken, State::Zstd),
+        };
+        let output = match codec {
+            Codec::None => Vec::new(),
+            _ => vec![0; OUTPUT_BYTES],
+        };
+        Self {
+            codec,
+            state,
+            output,
+            stored_bytes: 0,
+            raw_bytes: 0,
+            at_end: true,
+        }
+    }
+
+    /// The codec.
+    pub fn codec(&self) -> Codec {
+        self.codec
+    }
+
+    /// Decode the next stored bytes.
+    pub fn feed(&mut self, mut stored: &[u8], sink: Sink<'_>) -> Result<()> {
+        self.stored_bytes += stored.len() as u64;
+        if let State::Plain = self.state {
+            self.raw_bytes += stored.len() as u64;
+            return sink(stored);
+        }
+        loop {
+            if stored.is_empty() && self.at_end {
+                return Ok(());
+            }
+            let step = self.step(stored)?;
+            stored = &stored[step.consumed..];
+            self.at_end = step.is_end;
+            self.count(step.produced as u64)?;
+            sink(&self.output[..step.produced])?;
+            if step.is_end && !stored.is_empty() {
+                self.next_member();
+            } else if stored.is_empty() && step.produced < self.output.len() {
+                return Ok(());
+            } else if step.consumed == 0 && step.produced == 0 {
+                return Err(self.corrupt("decoding does not get on"));
+            }
+        }
+    }
+
+    /// The input is over: how many bytes it had, decoded.
+    pub fn finish(self, _sink: Sink<'_>) -> Result<u64> {
+        if self.at_end {
+            return Ok(self.raw_bytes);
+        }
+        Err(self.corrupt("the compressed shard ends in the middle"))
+    }
+
+    fn step(&mut self, stored: &[u8]) -> Result<Step> {
+        match &mut self.state {
+            State::Flate(flate) => {
+                let (consumed, produced) = (flate.total_in(), flate.total_out());
+                let status = flate.decompress(stored, &mut self.output, FlushDecompress::None);
+                let (consumed, produced) = (flate.total_in() - consumed, flate.total_out() - produced);
+                let is_end = match status {
+                    Ok(status) => matches!(status, Status::StreamEnd),
+                    Err(error) => return Err(self.corrupt("it does not decompress").with_source(error)),
+                };
+                Ok(Step {
+                    consumed: consumed as usize,
+                    produced: produced as usize,
+                    is_end,
+                })
+            }
+            State::Zstd(zstd) => {
+                let mut input = InBuffer::around(stored);
+                let mut output = OutBuffer::around(&mut self.output[..]);
+                match zstd.run(&mut input, &mut output) {
+                    Ok(hint) => Ok(Step {
+                        consumed: input.pos(),
+                        produced: output.pos(),
+                        is_end: hint == 0,
+                    }),
+                    Err(error) => Err(self.corrupt("it does not decompress").with_source(error)),
+                }
+            }
+            State::Plain | State::Broken => Err(self.corrupt("the decoder could not be made")),
+        }
+    }
+
+    /// gzip files may be joined; zstd goes on by itself.
+    fn next_member(&mut self) {
+        if let (State::Flate(flate), Codec::Gzip) = (&mut self.state, self.codec) {
+            *flate = Decompress::new_gzip(15);
+        }
+        self.at_end = false;
+    }
+
+    fn count(&mut self, produced: u64) -> Result<()> {
+        self.raw_bytes += produced;
+        let by_ratio = self.stored_bytes.saturating_mul(RATIO_MAX).max(RATIO_FREE_BYTES);
+        if self.raw_bytes <= RAW_BYTES_MAX.min(by_ratio) {
+            return Ok(());
+        }
+        let message = format!(
+            "{} of compressed data become more than {}",
+            ByteSize(self.stored_bytes),
+            ByteSize(self.raw_bytes)
+        );
+        Err(Error::new(ErrorKind::LimitExceeded, "decompress", message)
+            .with_hint("no ordinary data shrinks that much; look at where the shard comes from"))
+    }
+
+    fn corrupt(&self, message: &str) -> Error {
+        let message = format!(
+            "{message} (byte {} of the shard or shortly before)",
+            self.stored_bytes
+        );
+        Error::new(ErrorKind::Corrupt, "decompress", message)
+    }
+}
+
+impl fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decoder")
+            .field("codec", &self.codec)
+            .field("stored_bytes", &self.stored_bytes)
+            .field("raw_bytes", &self.raw_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn decode(codec: Codec, stored: &[u8], step: usize) -> Result<Vec<u8>> {
+        let mut decoder = Decoder::new(codec);
+        let mut raw = Vec::new();
+        let mut sink = |bytes: &[u8]| {
+            raw.extend_from_slice(bytes);
+            Ok(())
+        };
+        for piece in stored.chunks(step) {
+            decoder.feed(piece, &mut sink)?;
+        }
+        let bytes = decoder.finish(&mut sink)?;
+        assert_eq!(bytes, raw.len() as u64);
+        Ok(raw)
+    }
+
+    #[test]
+    fn every_codec_gives_back_what_went_in_however_it_is_cut() {
+        let bytes: Vec<u8> = (0..1_000_000u32).map(|index| (index / 7 % 251) as u8).collect();
+        let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+        zlib.write_all(&bytes).unwrap();
+        let cases = [
+            (Codec::None, bytes.clone()),
+            (Codec::Gzip, gzip(&bytes)),
+            (
+                Codec::Gzip,
+                [gzip(&bytes[..300_000]), gzip(&bytes[300_000..])].concat(),
+            ),
+            (Codec::Zlib, zlib.finish().unwrap()),
+            (Codec::Zstd, zstd::encode_all(&bytes[..], 1).unwrap()),
+            (
+                Codec::Zstd,
+                [
+                    zstd::encode_all(&bytes[..5], 1).unwrap(),
+                    zstd::encode_all(&bytes[5..], 1).unwrap(),
+                ]
+                .concat(),
+            ),
+        ];
+        for (codec, stored) in cases {
+            for step in [1000, 70_001, usize::MAX] {
+                assert!(decode(codec, &stored, step).unwrap() == bytes, "{codec:?} {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn truncation_and_damage_are_seen() {
+        let bytes = vec![7; 100_000];
+        for (codec, stored) in [
+            (Codec::Gzip, gzip(&bytes)),
+            (Codec::Zstd, zstd::encode_all(&bytes[..], 1).unwrap()),
+        ] {
+            for len in [1, stored.len() / 2, stored.len() - 1] {
+                let error = decode(codec, &stored[..len], 100).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{codec:?} {len}");
+            }
+            let mut damaged = stored.clone();
+            damaged[stored.len() - 5] ^= 1;
+            if codec == Codec::Gzip {
+                assert!(decode(codec, &damaged, 100).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn a_bomb_is_stopped() {
+        let zeros = std::io::Read::take(std::io::repeat(0), RATIO_FREE_BYTES + (64 << 20));
+        let stored = zstd::encode_all(zeros, 1).unwrap();
+        let mut decoder = Decoder::new(Codec::Zstd);
+        let error = decoder.feed(&stored, &mut |_| Ok(())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    }
+
+    #[test]
+    fn the_codec_is_known_by_name_or_by_its_first_bytes() {
+        let of = |name: &str, first: &[u8]| Codec::of(&Key::parse(name).unwrap(), first);
+        assert_eq!(of("a.tar.gz", b""), Codec::Gzip);
+        assert_eq!(of("a.tgz", b""), Codec::Gzip);
+        assert_eq!(of("a.mds.zstd", b""), Codec::Zstd);
+        assert_eq!(of("a.tfrecord", &gzip(b"x")), Codec::Gzip);
+        assert_eq!(of("a.tar", b"something"), Codec::None);
+    }
+}

@@ -1,0 +1,126 @@
+//! The formats, behind one seam.
+//!
+//! Reading: a [`Format`] makes a [`Scan`] for a shard; the bytes of the shard go through it once, in order and in pieces of any size, and
+//! what comes out is the shard's [`Table`]. [`tabulate`] drives that, undoing a whole-shard compression on the way and computing the SHA-256
+//! of the bytes as they are stored. Streaming itself never parses a format again: it slices by the table.
+//!
+//! Writing: a [`ShardWriter`] takes samples and gives the bytes of a shard.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use forebay_core::{Error, ErrorKind, Ledger, Result};
+use futures::TryStreamExt;
+use ring::digest;
+
+use crate::codec::{Codec, Decoder};
+use crate::schema::Field;
+use crate::source::ShardSource;
+use crate::table::Table;
+
+/// A format of shards.
+#[async_trait]
+pub trait Format: fmt::Debug + Send + Sync {
+    /// Its name in manifests and on the command line.
+    fn name(&self) -> &'static str;
+
+    /// Begin a pass over a shard. May look at parts of it first (a footer).
+    async fn scan(&self, source: &ShardSource) -> Result<Box<dyn Scan>>;
+}
+
+/// A pass over the bytes of one shard.
+///
+/// Bytes are hostile: a scan never panics, never allocates by what a length field claims, and says `Corrupt` with the offset where
+/// something does not follow the format.
+pub trait Scan: Send {
+    /// The next bytes, decompressed, in pieces of any size.
+    fn feed(&mut self, bytes: &[u8]) -> Result<()>;
+
+    /// There are no more bytes.
+    fn finish(self: Box<Self>) -> Result<Table>;
+}
+
+/// A sample to be written.
+#[derive(Debug, Clone, Copy)]
+pub struct SampleRef<'a> {
+    /// What it is called.
+    pub key: &'a str,
+    /// Its fields with their bytes, in the encoding that the field's kind says.
+    pub fields: &'a [(&'a Field, &'a [u8])],
+}
+
+/// Makes one shard.
+pub trait ShardWriter: fmt::Debug + Send {
+    /// Bytes the shard would have with this sample in it, before compression.
+    fn bytes_with(&self, sample: SampleRef<'_>) -> u64;
+
+    /// Add a sample.
+    fn add(&mut self, sample: SampleRef<'_>) -> Result<()>;
+
+    /// The shard, before compression.
+    fn finish(self: Box<Self>) -> Result<Vec<u8>>;
+}
+
+/// What a pass over a shard found out.
+#[derive(Debug)]
+pub struct Tabulated {
+    /// Where its samples are.
+    pub table: Table,
+    /// SHA-256 of the object as it is stored.
+    pub sha256: [u8; 32],
+    /// Bytes before compression; the size of the object where there is none.
+    pub raw_bytes: u64,
+    /// Compression of the whole shard.
+    pub codec: Codec,
+    /// Which way the bytes came.
+    pub ledger: Ledger,
+}
+
+/// Read a shard once, from the first byte to the last, and make its table.
+pub async fn tabulate(format: &dyn Format, source: &ShardSource) -> Result<Tabulated> {
+    let tabulated = pass(format, source).await;
+    tabulated.map_err(|error| source.name_in(error))
+}
+
+async fn pass(format: &dyn Format, source: &ShardSource) -> Result<Tabulated> {
+    let mut scan = format.scan(source).await?;
+    let mut sha256 = digest::Context::new(&digest::SHA256);
+    let mut ledger = Ledger::default();
+    let mut decoder: Option<Decoder> = None;
+    let mut pieces = source.pieces();
+    while let Some((piece, read)) = pieces.try_next().await? {
+        ledger.merge(&read);
+        let decoder = decoder.get_or_insert_with(|| Decoder::new(Codec::of(&source.meta().key, &piece)));
+        sha256.update(&piece);
+        decoder.feed(&piece, &mut |raw| scan.feed(raw))?;
+    }
+    let (codec, raw_bytes) = match decoder {
+        Some(decoder) => (decoder.codec(), decoder.finish(&mut |raw| scan.feed(raw))?),
+        None => (Codec::None, 0),
+    };
+    Ok(Tabulated {
+        table: scan.finish()?,
+        sha256: sha256_of(sha256)?,
+        raw_bytes,
+        codec,
+        ledger,
+    })
+}
+
+fn sha256_of(context: digest::Context) -> Result<[u8; 32]> {
+    let digest = context.finish();
+    digest
+        .as_ref()
+        .try_into()
+        .map_err(|_| Error::new(ErrorKind::Internal, "hash", "a SHA-256 that is not of 32 bytes"))
+}
+
+/// Feed `bytes` to a scan in pieces of `step`, for tests: the result must not depend on how the bytes are cut.
+#[doc(hidden)]
+pub fn scan_bytes(mut scan: Box<dyn Scan>, bytes: &Bytes, step: usize) -> Result<Table> {
+    for piece in bytes.chunks(step.max(1)) {
+        scan.feed(piece)?;
+    }
+    scan.finish()
+}

@@ -1,0 +1,33 @@
+//! Stream: training data from the formats people have, in an order that depends on nothing but the seed.
+//!
+//! A data set is a list of *shards*: objects of a store that hold *samples* one after the other, each with named *fields*. One model
+//! covers every format: a shard has a [`Table`] that says where its samples and their fields lie, so that a sample is a few slices of
+//! one buffer and nothing is copied or parsed again when it is read.
+//!
+//! ```text
+//! store --bytes--> codec (whole-shard compression) --> format/*.rs: one pass --> Table (spans, checksums, keys)
+//!                                                                                  |
+//!                                                              manifest.rs: all tables of a data set, in one side file
+//!                                                                                  |
+//!              order (pure): which samples, when, on which rank <-----------------+
+//!                  |
+//!              loader: blocks read ahead -> checked against the table -> shuffled -> collated into batches
+//! ```
+//!
+//! - [`Schema`], [`Field`], [`Kind`]: what fields there are and what their bytes mean;
+//! - [`Table`]: where they are in one shard, with a CRC-32C per sample;
+//! - [`Block`]: samples in memory, checked;
+//! - [`format`](mod@format): the seam each format implements, and the formats;
+//! - [`codec`]: compressions of whole shards, bounded.
+
+mod block;
+pub mod codec;
+pub mod format;
+mod schema;
+mod source;
+mod table;
+
+pub use block::{Block, Column, Shape};
+pub use schema::{Dtype, Field, Kind, Schema};
+pub use source::ShardSource;
+pub use table::{Group, Keys, Layout, SAMPLE_BYTES_MAX, Samples, Spans, Table, TableBuilder};

@@ -1,0 +1,240 @@
+//! What fields a sample has, and what their bytes mean.
+//!
+//! A format knows some of it (the encodings of MDS, the columns of Parquet) or nothing (a tar knows names only). What it knows is kept as a
+//! [`Kind`]; it decides whether a field of a batch is one array `[B, ...]` or a ragged one, and what decoding on demand can do with it.
+
+use std::fmt;
+
+use forebay_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+/// Type of the elements of an array, little-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the names are numpy's")]
+pub enum Dtype {
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Uint8,
+    Uint16,
+    Uint32,
+    Uint64,
+    Float16,
+    Bfloat16,
+    Float32,
+    Float64,
+}
+
+impl Dtype {
+    /// Every type.
+    pub const ALL: &'static [Self] = &[
+        Self::Bool,
+        Self::Int8,
+        Self::Int16,
+        Self::Int32,
+        Self::Int64,
+        Self::Uint8,
+        Self::Uint16,
+        Self::Uint32,
+        Self::Uint64,
+        Self::Float16,
+        Self::Bfloat16,
+        Self::Float32,
+        Self::Float64,
+    ];
+
+    /// Bytes of one element.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Bool | Self::Int8 | Self::Uint8 => 1,
+            Self::Int16 | Self::Uint16 | Self::Float16 | Self::Bfloat16 => 2,
+            Self::Int32 | Self::Uint32 | Self::Float32 => 4,
+            Self::Int64 | Self::Uint64 | Self::Float64 => 8,
+        }
+    }
+
+    /// Its name in numpy (`bfloat16`: in ml_dtypes).
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::Int8 => "int8",
+            Self::Int16 => "int16",
+            Self::Int32 => "int32",
+            Self::Int64 => "int64",
+            Self::Uint8 => "uint8",
+            Self::Uint16 => "uint16",
+            Self::Uint32 => "uint32",
+            Self::Uint64 => "uint64",
+            Self::Float16 => "float16",
+            Self::Bfloat16 => "bfloat16",
+            Self::Float32 => "float32",
+            Self::Float64 => "float64",
+        }
+    }
+
+    /// The type of that numpy name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|dtype| dtype.name() == name)
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What the bytes of a field mean.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Kind {
+    /// Anything; the format does not say.
+    Bytes,
+    /// UTF-8.
+    Text,
+    /// UTF-8 JSON.
+    Json,
+    /// A number as ASCII text (labels in tars, `str_int` and its like in MDS).
+    Decimal,
+    /// Values of one shape in every sample, C order, little-endian; the empty shape is a single number. Becomes one array `[B, ...]`.
+    Array {
+        /// Type of the values.
+        dtype: Dtype,
+        /// Shape of one sample.
+        shape: Vec<u64>,
+    },
+    /// Any number of values in one dimension, little-endian.
+    List {
+        /// Type of the values.
+        dtype: Dtype,
+    },
+    /// Any number of 64-bit integers as protobuf varints, packed.
+    Varints,
+    /// An encoded image (JPEG, PNG, ...), as in a file.
+    Image,
+    /// Bytes that say themselves what they are, in an encoding of that name (`npy`, `mds:ndarray`, `mds:pil`, ...).
+    Encoded {
+        /// Name of the encoding.
+        encoding: String,
+    },
+}
+
+impl Kind {
+    /// Bytes of the field in every sample, where they are the same in all.
+    pub fn fixed_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Array { dtype, shape } => shape
+                .iter()
+                .try_fold(dtype.bytes(), |bytes, dim| bytes.checked_mul(*dim)),
+            _ => None,
+        }
+    }
+}
+
+/// One field.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// What its bytes mean.
+    #[serde(flatten)]
+    pub kind: Kind,
+}
+
+impl Field {
+    /// A field of that name and kind.
+    pub fn new(name: impl Into<String>, kind: Kind) -> Self {
+        let name = name.into();
+        Self { name, kind }
+    }
+}
+
+/// The fields of a data set, in the order they are first met.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Schema {
+    fields: Vec<Field>,
+}
+
+impl Schema {
+    /// The fields.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// Index of the field of that name.
+    pub fn index_of(&self, name: &str) -> Option<usize> {
+        self.fields.iter().position(|field| field.name == name)
+    }
+
+    /// Take in the fields of another shard. A field that means one thing here and another there is an error: no batch could hold both.
+    pub fn merge(&mut self, fields: &[Field]) -> Result<()> {
+        for field in fields {
+            match self.index_of(&field.name).map(|index| &self.fields[index]) {
+                None => self.fields.push(field.clone()),
+                Some(known) if known.kind == field.kind => {}
+                Some(known) => return Err(mixed(&known.kind, field)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<Vec<Field>> for Schema {
+    fn from(fields: Vec<Field>) -> Self {
+        Self { fields }
+    }
+}
+
+fn mixed(known: &Kind, field: &Field) -> Error {
+    let message = format!(
+        "field '{}' is {:?} in this shard, but {known:?} in the ones before",
+        field.name.escape_debug(),
+        field.kind
+    );
+    Error::new(ErrorKind::Corrupt, "read schema", message)
+        .with_hint("stream shards of one schema together, or pack them anew")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_sizes_of_types_agree_with_their_bits() {
+        for dtype in Dtype::ALL {
+            assert_eq!(Dtype::parse(dtype.name()), Some(*dtype));
+            let bits: String = dtype.name().chars().filter(char::is_ascii_digit).collect();
+            let bytes = bits.parse::<u64>().map_or(1, |bits| bits / 8);
+            assert_eq!(dtype.bytes(), bytes, "{dtype}");
+        }
+        assert_eq!(Dtype::parse("complex64"), None);
+    }
+
+    #[test]
+    fn a_field_cannot_mean_two_things() {
+        let mut schema = Schema::from(vec![Field::new("x", Kind::Text)]);
+        schema
+            .merge(&[Field::new("y", Kind::Bytes), Field::new("x", Kind::Text)])
+            .unwrap();
+        assert_eq!(schema.fields().len(), 2);
+        let error = schema.merge(&[Field::new("y", Kind::Json)]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("'y'"), "{error}");
+    }
+
+    #[test]
+    fn only_arrays_have_a_fixed_size() {
+        let array = |shape: &[u64]| Kind::Array {
+            dtype: Dtype::Float32,
+            shape: shape.to_vec(),
+        };
+        assert_eq!(array(&[]).fixed_bytes(), Some(4));
+        assert_eq!(array(&[3, 2]).fixed_bytes(), Some(24));
+        assert_eq!(array(&[u64::MAX, 2]).fixed_bytes(), None);
+        assert_eq!(Kind::Text.fixed_bytes(), None);
+    }
+}

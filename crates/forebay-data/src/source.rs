@@ -1,0 +1,102 @@
+//! The bytes of one shard, wherever they are.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forebay_core::{Error, Key, Ledger, Result, Span};
+use forebay_io::Class;
+use forebay_store::{Context, ObjectMeta, ReadOptions, Store, StoreExt};
+use futures::stream::{BoxStream, StreamExt};
+
+/// Pieces read ahead of a pass over a shard: enough to keep a disk or a store busy beside the parsing.
+const PIECES_AHEAD_MAX: usize = 4;
+
+/// An object of a store that holds samples. Everything read of it is of one version.
+#[derive(Debug, Clone)]
+pub struct ShardSource {
+    store: Arc<dyn Store>,
+    meta: ObjectMeta,
+    context: Context,
+}
+
+impl ShardSource {
+    /// Look at the object and remember its version.
+    pub async fn open(store: Arc<dyn Store>, key: &Key, context: &Context) -> Result<Self> {
+        let meta = store.head(key).await?;
+        Ok(Self::new(store, meta, context))
+    }
+
+    /// An object that was listed or looked at already.
+    pub fn new(store: Arc<dyn Store>, meta: ObjectMeta, context: &Context) -> Self {
+        Self {
+            store,
+            meta,
+            context: context.clone(),
+        }
+    }
+
+    /// What is known of the object.
+    pub fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+
+    /// Size in bytes, as it is stored.
+    pub fn size(&self) -> u64 {
+        self.meta.size
+    }
+
+    /// Surroundings.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Say in an error which object it is about.
+    pub fn name_in(&self, error: Error) -> Error {
+        error.at(self.store.location().join(&self.meta.key))
+    }
+
+    fn options(&self) -> ReadOptions {
+        ReadOptions {
+            version: self.meta.version.clone(),
+            class: Class::Data,
+            ..ReadOptions::default()
+        }
+    }
+
+    /// Read a range.
+    pub async fn read(&self, span: Span) -> Result<(Bytes, Ledger)> {
+        let options = self.options();
+        let read = self.store.read(&self.meta.key, span, &options, &self.context);
+        let (buf, ledger) = read.await?;
+        Ok((buf.into_bytes(), ledger))
+    }
+
+    /// All bytes in order, in pieces, some read ahead.
+    pub fn pieces(&self) -> BoxStream<'static, Result<(Bytes, Ledger)>> {
+        let step = self.context.limits().part_bytes;
+        let step = step.min(self.context.pool().lease_bytes_max() as u64);
+        let pool = self.context.pool().clone();
+        let source = self.clone();
+        futures::stream::iter(Span::first(self.size()).pieces(step))
+            // Leased in order: were a later piece to hold the last memory, the one that is needed first would wait for ever.
+            .then(move |span| {
+                let lease = pool.lease(span.len() as usize);
+                async move { Ok::<_, Error>((span, lease.await??)) }
+            })
+            .map(move |leased| {
+                let source = source.clone();
+                async move {
+                    let (span, buf) = leased?;
+                    let options = source.options();
+                    let done = source
+                        .store
+                        .read_into(&source.meta.key, span, buf, &options)
+                        .await?;
+                    let bytes = done.buf.freeze().slice(..span.len() as usize);
+                    Ok((bytes.into_bytes(), done.ledger))
+                }
+            })
+            .buffered(PIECES_AHEAD_MAX)
+            .boxed()
+    }
+}
