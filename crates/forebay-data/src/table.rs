@@ -123,6 +123,13 @@ impl Keys {
         }
         Ok(())
     }
+
+    fn truncate(&mut self, count: usize) {
+        if let Self::Named { text, ends } = self {
+            ends.truncate(count);
+            text.truncate(ends.last().map_or(0, |end| *end as usize));
+        }
+    }
 }
 
 impl Spans {
@@ -259,6 +266,8 @@ struct Open {
     start: u64,
     len: u64,
     crc: Crc32c,
+    /// Length and checksum at the last place where the sample might end.
+    sealed: Option<(u64, Crc32c)>,
     /// What was said of fields: column, start in the shard, length.
     fields: Vec<(usize, u64, u64)>,
 }
@@ -306,6 +315,7 @@ impl TableBuilder {
             start,
             len: 0,
             crc: Crc32c::default(),
+            sealed: None,
             fields: Vec::new(),
         });
         Ok(())
@@ -338,11 +348,30 @@ impl TableBuilder {
         Ok(())
     }
 
-    /// The open sample ends after the bytes absorbed so far.
+    /// The open sample may end here: bytes absorbed from now on are its own only when it is sealed again behind them.
+    ///
+    /// For formats that tell the end of a sample by what comes next.
+    pub fn seal(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.sealed = Some((open.len, open.crc.clone()));
+        }
+    }
+
+    /// Forget the open sample.
+    pub fn discard(&mut self) {
+        if self.open.take().is_some() {
+            self.samples.keys.truncate(self.samples.len());
+        }
+    }
+
+    /// The open sample ends after the bytes absorbed so far, or where it was last sealed.
     pub fn end(&mut self) -> Result<()> {
-        let Some(open) = self.open.take() else {
+        let Some(mut open) = self.open.take() else {
             return Err(corrupt("a sample ends that did not begin"));
         };
+        if let Some((len, crc)) = open.sealed.take() {
+            (open.len, open.crc) = (len, crc);
+        }
         if open.len > SAMPLE_BYTES_MAX {
             return Err(limit("a sample is longer than 4 GiB"));
         }
@@ -429,6 +458,29 @@ mod tests {
         assert_eq!(samples.columns[0].get(1), None);
         assert_eq!(samples.columns[1].get(0), None);
         assert_eq!(samples.columns[1].get(1), Some(0..2));
+    }
+
+    #[test]
+    fn a_sample_ends_where_it_was_sealed_or_is_forgotten() {
+        let mut builder = two_samples();
+        builder.begin(30, Some("forgotten")).unwrap();
+        builder.absorb(b"q");
+        builder.discard();
+        builder.begin(40, Some("z")).unwrap();
+        builder.absorb(b"ab");
+        builder.seal();
+        builder.absorb(b"c");
+        builder.seal();
+        builder.absorb(b"defg");
+        builder.end().unwrap();
+        let table = builder.finish().unwrap();
+        table.check(43).unwrap();
+        let Layout::Samples(samples) = &table.layout else {
+            unreachable!()
+        };
+        assert_eq!(samples.extent(2), Span::at(40, 3).ok());
+        assert_eq!(samples.crcs[2], crc32c(b"abc"));
+        assert_eq!(samples.keys.get(2), Some("z"));
     }
 
     #[test]
