@@ -6,6 +6,8 @@
 //!
 //! Writing: a [`ShardWriter`] takes samples and gives the bytes of a shard.
 
+pub mod wds;
+
 use std::fmt;
 
 use async_trait::async_trait;
