@@ -1,13 +1,14 @@
 //! WebDataset: tar archives whose members are the fields of samples.
 //!
 //! ```text
-//! bytes --scan.rs--> blocks --header.rs, pax.rs--> members --names.rs--> (key, field) --> samples of a Table
+//! bytes --scan.rs--> blocks --header.rs, pax.rs--> members --names.rs--> (key, field) --group.rs--> samples of a Table
 //! samples --write.rs--> headers and data --> bytes
 //! ```
 //!
 //! Names, types and numbers are read as the library of that name reads them, down to its regular expression; where it stops at damage without a
 //! word, this one says so. The bytes and all rules stand in `docs/formats/webdataset.md`.
 
+mod group;
 mod header;
 mod names;
 mod pax;

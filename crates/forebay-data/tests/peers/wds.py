@@ -46,7 +46,10 @@ def to_json(rows):
 
 
 def from_json(text):
-    return [(key, {field: bytes.fromhex(data) for field, data in fields.items()}) for key, fields in json.loads(text)]
+    return [
+        (key, {field: bytes.fromhex(data) for field, data in fields.items()})
+        for key, fields in json.loads(text)
+    ]
 
 
 def by_webdataset(path):
@@ -71,7 +74,10 @@ def by_tarfile(path):
 
 def by_gnu_tar(path):
     names = subprocess.run(
-        ["tar", "-tf", str(path), "--quoting-style=literal"], check=True, capture_output=True, env={"LC_ALL": "C.UTF-8"}
+        ["tar", "-tf", str(path), "--quoting-style=literal"],
+        check=True,
+        capture_output=True,
+        env={"LC_ALL": "C.UTF-8"},
     ).stdout.decode()
     # All data in one go; names tell them apart by the sizes of the others.
     data = subprocess.run(["tar", "-xOf", str(path)], check=True, capture_output=True).stdout

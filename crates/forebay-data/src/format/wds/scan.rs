@@ -1,4 +1,4 @@
-//! The pass over a tar: bytes in pieces of any size become members, members become samples.
+//! The pass over a tar: bytes in pieces of any size become members.
 //!
 //! A member begins with its headers: the one of its own, and before it those that say more about it (`x`, `L`, `K`). Their bytes are kept until
 //! the member's name is known, for only then it is clear whether they belong to the open sample, to a new one or to none. Data are never kept:
@@ -6,12 +6,12 @@
 
 use forebay_core::{Error, ErrorKind, Result};
 
+use super::group::{Grouper, Member};
 use super::header::{self, Header, Type};
-use super::names::{self, FIELD_BAD, FIELDS_RESERVED};
 use super::pax::Records;
 use super::{BLOCK_BYTES, Block, padded};
 use crate::format::Scan;
-use crate::table::{SAMPLE_BYTES_MAX, Table, TableBuilder};
+use crate::table::Table;
 
 /// Longest data of a header that says more about a member. Names have at most a few thousand bytes; records may hold attributes of files too.
 const EXTENSION_BYTES_MAX: u64 = 1 << 20;
@@ -25,7 +25,7 @@ const NAME_SHOWN_CHARS_MAX: usize = 200;
 /// A pass over a WebDataset shard.
 #[derive(Debug, Default)]
 pub struct WdsScan {
-    builder: TableBuilder,
+    grouper: Grouper,
     state: State,
     /// Bytes taken so far.
     offset: u64,
@@ -36,8 +36,6 @@ pub struct WdsScan {
     global: Records,
     /// Name of the member whose data are read, for errors.
     name: String,
-    sample: Sample,
-    census: Census,
 }
 
 /// What the next bytes are.
@@ -73,44 +71,6 @@ impl Pending {
     }
 }
 
-/// The sample that is open.
-#[derive(Debug, Default)]
-struct Sample {
-    key: String,
-    start: u64,
-    columns: Vec<usize>,
-    is_bad: bool,
-}
-
-/// Which fields all samples have.
-#[derive(Debug, Default)]
-struct Census {
-    samples: u64,
-    /// Samples that have the field, by column.
-    counts: Vec<u64>,
-}
-
-impl Census {
-    fn count(&mut self, columns: &[usize]) {
-        self.samples += 1;
-        for column in columns {
-            if *column >= self.counts.len() {
-                self.counts.resize(column + 1, 0);
-            }
-            if let Some(count) = self.counts.get_mut(*column) {
-                *count += 1;
-            }
-        }
-    }
-
-    /// A field that all samples counted have, and this one does not.
-    fn missing(&self, columns: &[usize]) -> Option<usize> {
-        let common = |count: &u64| self.samples > 0 && *count == self.samples;
-        (0..self.counts.len())
-            .find(|column| self.counts.get(*column).is_some_and(common) && !columns.contains(column))
-    }
-}
-
 impl Scan for WdsScan {
     fn feed(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
@@ -124,7 +84,7 @@ impl Scan for WdsScan {
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>) -> Result<Table> {
+    fn finish(self: Box<Self>) -> Result<Table> {
         let at = self.offset;
         match self.state {
             State::Tail { blocks } => self.check_tail(blocks)?,
@@ -146,10 +106,9 @@ impl Scan for WdsScan {
             State::Header if !self.headers.is_empty() => {
                 return Err(corrupt(format!("the shard ends at byte {at}, inside a header")));
             }
-            State::Header => self.check_last()?,
+            State::Header => self.grouper.check_last(at)?,
         }
-        self.close()?;
-        self.builder.finish()
+        self.grouper.finish()
     }
 }
 
@@ -192,7 +151,7 @@ impl WdsScan {
 
     fn feed_data(&mut self, bytes: &[u8], before: u64, is_field: bool) -> usize {
         let taken = at_most(bytes, before);
-        self.builder.absorb(bytes.get(..taken).unwrap_or_default());
+        self.grouper.absorb(bytes.get(..taken).unwrap_or_default());
         self.offset += taken as u64;
         let left = before - taken as u64;
         self.state = State::Data { left, is_field };
@@ -271,7 +230,7 @@ impl WdsScan {
                 self.global.update(records(data)?);
                 // It is of no single member; where it stands between a member and its headers, it stays with them.
                 if self.pending.is_empty() {
-                    self.builder.absorb(&self.headers);
+                    self.grouper.absorb(&self.headers);
                     self.begin_member();
                 }
             }
@@ -299,13 +258,13 @@ impl WdsScan {
                 .with_hint("keys are text; pack the files anew under names that are")
         })?;
         let left = self.data_left(&name, size)?;
-        let split = names::split(&name).filter(|_| !names::is_metadata(&name));
-        if let Some((key, field)) = split {
-            self.open(key)?;
-            self.take_field(&name, &field.to_lowercase(), size, left)?;
-        }
-        self.builder.absorb(&self.headers);
-        let is_field = split.is_some();
+        let is_field = self.grouper.begin(Member {
+            name: &name,
+            start: self.member_start,
+            data_start: self.offset,
+            size,
+            size_padded: left,
+        })?;
         self.begin_data(name, left, is_field);
         Ok(())
     }
@@ -313,12 +272,12 @@ impl WdsScan {
     fn begin_skipped(&mut self, header: &Header<'_>, size: u64) -> Result<()> {
         let name = String::from_utf8_lossy(&self.name_of(header)?).into_owned();
         let left = self.data_left(&name, size)?;
-        self.builder.absorb(&self.headers);
         self.begin_data(name, left, false);
         Ok(())
     }
 
     fn begin_data(&mut self, name: String, left: u64, is_field: bool) {
+        self.grouper.absorb(&self.headers);
         self.pending = Pending::default();
         self.name = name;
         self.state = State::Data { left, is_field };
@@ -329,7 +288,7 @@ impl WdsScan {
 
     fn end_data(&mut self, is_field: bool) {
         if is_field {
-            self.builder.seal();
+            self.grouper.end_field();
         }
         self.state = State::Header;
         self.begin_member();
@@ -338,61 +297,6 @@ impl WdsScan {
     fn begin_member(&mut self) {
         self.headers.clear();
         self.member_start = self.offset;
-    }
-
-    /// Make the sample of that key the open one.
-    fn open(&mut self, key: &str) -> Result<()> {
-        if self.builder.is_open() && key == self.sample.key {
-            return Ok(());
-        }
-        self.close()?;
-        self.builder.begin(self.member_start, Some(key))?;
-        self.sample.key.clear();
-        self.sample.key.push_str(key);
-        self.sample.start = self.member_start;
-        Ok(())
-    }
-
-    /// End the open sample, where there is one.
-    fn close(&mut self) -> Result<()> {
-        if !self.builder.is_open() {
-            return Ok(());
-        }
-        if self.sample.is_bad {
-            self.builder.discard();
-        } else {
-            self.builder.end()?;
-            self.census.count(&self.sample.columns);
-        }
-        self.sample.columns.clear();
-        self.sample.is_bad = false;
-        Ok(())
-    }
-
-    /// The member that begins is a field of the open sample.
-    fn take_field(&mut self, name: &str, field: &str, size: u64, padded: u64) -> Result<()> {
-        if FIELDS_RESERVED.contains(&field) {
-            return Err(self.member_error(name, "is a field of a name that is reserved"));
-        }
-        let sample_bytes = (self.offset - self.sample.start).saturating_add(padded);
-        if sample_bytes > SAMPLE_BYTES_MAX {
-            let message = format!(
-                "with member '{}' at byte {} of {size} bytes, its sample has more than 4 GiB",
-                shown(name),
-                self.member_start
-            );
-            return Err(Error::new(ErrorKind::LimitExceeded, OP, message));
-        }
-        let column = self.builder.column(field, || names::kind_of(field))?;
-        if self.sample.columns.contains(&column) {
-            let error = self.member_error(name, "is in its sample twice");
-            return Err(
-                error.with_hint("each field of a sample needs a name of its own; case does not count")
-            );
-        }
-        self.sample.columns.push(column);
-        self.sample.is_bad |= field == FIELD_BAD && size > 0;
-        self.builder.field(column, self.offset, size)
     }
 
     /// A block of zeros stands where a header could.
@@ -432,22 +336,6 @@ impl WdsScan {
         Ok(())
     }
 
-    /// Without end blocks, a shard that was cut between two members looks whole. What all samples have, the last one has too.
-    fn check_last(&self) -> Result<()> {
-        if !self.builder.is_open()
-            || self.sample.is_bad
-            || self.census.missing(&self.sample.columns).is_none()
-        {
-            return Ok(());
-        }
-        let message = format!(
-            "the shard ends at byte {} without an end block, and sample '{}' lacks fields that all others have",
-            self.offset,
-            shown(&self.sample.key)
-        );
-        Err(corrupt(message).with_hint("it was cut off; fetch or write it anew"))
-    }
-
     fn name_of(&self, header: &Header<'_>) -> Result<Vec<u8>> {
         let by_records = self
             .pending
@@ -475,7 +363,12 @@ impl WdsScan {
     /// Bytes of the data of a member, with their padding.
     fn data_left(&self, name: &str, size: u64) -> Result<u64> {
         let left = padded(size).filter(|left| self.offset.checked_add(*left).is_some());
-        left.ok_or_else(|| self.member_error(name, &format!("cannot have {size} bytes")))
+        left.ok_or_else(|| {
+            let (name, start) = (shown(name), self.member_start);
+            corrupt(format!(
+                "member '{name}' at byte {start} cannot have {size} bytes"
+            ))
+        })
     }
 
     /// Where the header that was read last begins.
@@ -492,14 +385,6 @@ impl WdsScan {
         error
     }
 
-    fn member_error(&self, name: &str, wrong: &str) -> Error {
-        corrupt(format!(
-            "member '{}' at byte {} {wrong}",
-            shown(name),
-            self.member_start
-        ))
-    }
-
     fn sparse(&self, name: &[u8]) -> Error {
         let message = format!(
             "member '{}' at byte {} is a sparse file, whose bytes do not lie in one piece",
@@ -510,9 +395,9 @@ impl WdsScan {
     }
 }
 
-const OP: &str = "read tar";
+pub(super) const OP: &str = "read tar";
 
-fn corrupt(message: impl Into<String>) -> Error {
+pub(super) fn corrupt(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Corrupt, OP, message)
 }
 
