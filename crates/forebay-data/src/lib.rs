@@ -18,11 +18,13 @@
 //! - [`Table`]: where they are in one shard, with a CRC-32C per sample;
 //! - [`Block`]: samples in memory, checked;
 //! - [`format`](mod@format): the seam each format implements, and the formats;
-//! - [`codec`]: compressions of whole shards, bounded.
+//! - [`codec`]: compressions of whole shards, bounded;
+//! - [`order`]: which samples come when, on which rank.
 
 mod block;
 pub mod codec;
 pub mod format;
+pub mod order;
 mod schema;
 mod source;
 mod table;

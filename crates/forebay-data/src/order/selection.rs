@@ -1,0 +1,191 @@
+//! A part of the samples of a shard.
+//!
+//! The order counts only what is kept: a shard of 1,000 samples of which 10 are kept is a shard of 10. [`Selection::get`] finds the number in the shard again, and
+//! [`Selection::rank`] goes the other way. Kept numbers are a list or a bitmap with counts, whichever takes less memory: at most a bit and a sixteenth per sample.
+
+use forebay_core::Result;
+
+use super::{Cut, ShardSize, invalid};
+
+/// Words of a bitmap between two counts.
+const WORDS_PER_COUNT: usize = 8;
+
+/// Which samples of a shard are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    samples: u64,
+    kept: Kept,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kept {
+    All,
+    List(Vec<u32>),
+    Bits {
+        words: Vec<u64>,
+        /// Kept before each run of words.
+        counts: Vec<u32>,
+        kept: u64,
+    },
+}
+
+impl Selection {
+    /// All `samples` of a shard.
+    pub fn all(samples: u64) -> Self {
+        Self {
+            samples,
+            kept: Kept::All,
+        }
+    }
+
+    /// Those of `samples` for which `keep` says so.
+    pub fn from_fn(samples: u64, mut keep: impl FnMut(u64) -> bool) -> Result<Self> {
+        check_samples(samples)?;
+        let mut words = vec![0_u64; samples.div_ceil(64) as usize];
+        for sample in (0..samples).filter(|sample| keep(*sample)) {
+            words[(sample / 64) as usize] |= 1 << (sample % 64);
+        }
+        Ok(Self::from_words(samples, words))
+    }
+
+    /// Those with the given numbers, which grow and are below `samples`.
+    pub fn from_sorted(samples: u64, numbers: Vec<u32>) -> Result<Self> {
+        check_samples(samples)?;
+        let grow = numbers.windows(2).all(|pair| pair[0] < pair[1]);
+        let below = numbers.last().is_none_or(|last| u64::from(*last) < samples);
+        if !grow || !below {
+            return Err(invalid(format!(
+                "selected samples must be in growing order and below {samples}"
+            )));
+        }
+        if numbers.len() as u64 * 32 <= samples {
+            let kept = Kept::List(numbers);
+            return Ok(Self { samples, kept });
+        }
+        let mut words = vec![0_u64; samples.div_ceil(64) as usize];
+        for number in numbers {
+            words[(number / 64) as usize] |= 1 << (number % 64);
+        }
+        Ok(Self::from_words(samples, words))
+    }
+
+    fn from_words(samples: u64, words: Vec<u64>) -> Self {
+        let mut counts = Vec::with_capacity(words.len().div_ceil(WORDS_PER_COUNT));
+        let mut kept = 0_u64;
+        for run in words.chunks(WORDS_PER_COUNT) {
+            counts.push(kept as u32);
+            kept += run.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+        }
+        let bits = Self {
+            samples,
+            kept: Kept::Bits { words, counts, kept },
+        };
+        if kept == samples {
+            return Self::all(samples);
+        }
+        if kept * 32 <= samples {
+            let list = (0..kept)
+                .filter_map(|ordinal| bits.get(ordinal))
+                .map(|number| number as u32);
+            let kept = Kept::List(list.collect());
+            return Self { samples, kept };
+        }
+        bits
+    }
+
+    /// Samples that are kept.
+    pub fn count(&self) -> u64 {
+        match &self.kept {
+            Kept::All => self.samples,
+            Kept::List(numbers) => numbers.len() as u64,
+            Kept::Bits { kept, .. } => *kept,
+        }
+    }
+
+    /// Number in the shard of a kept sample, counted among those that are kept.
+    pub fn get(&self, ordinal: u64) -> Option<u64> {
+        if ordinal >= self.count() {
+            return None;
+        }
+        match &self.kept {
+            Kept::All => Some(ordinal),
+            Kept::List(numbers) => numbers.get(ordinal as usize).map(|number| u64::from(*number)),
+            Kept::Bits { words, counts, .. } => {
+                let run = counts.partition_point(|count| u64::from(*count) <= ordinal) - 1;
+                let mut left = ordinal - u64::from(counts[run]);
+                let first = run * WORDS_PER_COUNT;
+                for (index, word) in words[first..].iter().enumerate() {
+                    let ones = u64::from(word.count_ones());
+                    if left < ones {
+                        let bit = bit_of(*word, left);
+                        return Some((first + index) as u64 * 64 + bit);
+                    }
+                    left -= ones;
+                }
+                None
+            }
+        }
+    }
+
+    /// Kept samples whose number in the shard is below `sample`.
+    pub fn rank(&self, sample: u64) -> u64 {
+        let sample = sample.min(self.samples);
+        match &self.kept {
+            Kept::All => sample,
+            Kept::List(numbers) => numbers.partition_point(|number| u64::from(*number) < sample) as u64,
+            Kept::Bits { words, counts, kept } => {
+                let word = (sample / 64) as usize;
+                let Some(last) = words.get(word) else {
+                    return *kept;
+                };
+                let run = word / WORDS_PER_COUNT;
+                let whole = &words[run * WORDS_PER_COUNT..word];
+                let before: u32 = whole.iter().map(|word| word.count_ones()).sum();
+                let within = (last & ((1 << (sample % 64)) - 1)).count_ones();
+                u64::from(counts[run] + before + within)
+            }
+        }
+    }
+
+    /// The size of a shard with nothing but the kept samples in it.
+    pub fn size(&self, size: &ShardSize) -> Result<ShardSize> {
+        if size.samples != self.samples {
+            return Err(invalid(format!(
+                "a selection of {} samples is not for a shard of {}",
+                self.samples, size.samples
+            )));
+        }
+        let cut = match &size.cut {
+            Cut::Groups(groups) => {
+                let mut end = 0_u64;
+                let kept = groups.iter().map(|group| {
+                    let start = end;
+                    end = end.saturating_add(*group);
+                    self.rank(end) - self.rank(start)
+                });
+                Cut::Groups(kept.collect())
+            }
+            other => other.clone(),
+        };
+        Ok(ShardSize {
+            samples: self.count(),
+            bytes: size.bytes_of(self.count()),
+            cut,
+        })
+    }
+}
+
+/// Place of the one-bit number `index` of a word.
+fn bit_of(mut word: u64, index: u64) -> u64 {
+    for _ in 0..index {
+        word &= word - 1;
+    }
+    u64::from(word.trailing_zeros())
+}
+
+fn check_samples(samples: u64) -> Result<()> {
+    if samples > u64::from(u32::MAX) {
+        return Err(super::limit(format!("a shard has at most {} samples", u32::MAX)));
+    }
+    Ok(())
+}
