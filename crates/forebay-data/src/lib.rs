@@ -19,17 +19,26 @@
 //! - [`Block`]: samples in memory, checked;
 //! - [`format`](mod@format): the seam each format implements, and the formats;
 //! - [`codec`]: compressions of whole shards, bounded;
+//! - [`manifest`]: what is in every shard of a data set, in one side file;
+//! - [`dataset`]: from a URL to shards with their tables; [`verify`](mod@verify): compares them with their manifest;
 //! - [`order`]: which samples come when, on which rank.
 
 mod block;
 pub mod codec;
+pub mod dataset;
 pub mod format;
+#[cfg(fuzzing)]
+pub mod fuzz;
+pub mod manifest;
 pub mod order;
 mod schema;
 mod source;
 mod table;
+pub mod verify;
 
 pub use block::{Block, Column, Shape};
+pub use dataset::Dataset;
+pub use manifest::Manifest;
 pub use schema::{Dtype, Field, Kind, Schema};
 pub use source::ShardSource;
 pub use table::{Group, Keys, Layout, SAMPLE_BYTES_MAX, Samples, Spans, Table, TableBuilder};

@@ -1,5 +1,6 @@
 //! The bytes of one shard, wherever they are.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,12 +12,23 @@ use futures::stream::{BoxStream, StreamExt};
 /// Pieces read ahead of a pass over a shard: enough to keep a disk or a store busy beside the parsing.
 const PIECES_AHEAD_MAX: usize = 4;
 
+/// Is told of bytes that a pass has read.
+#[derive(Clone)]
+struct Watcher(Arc<dyn Fn(u64) + Send + Sync>);
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watcher")
+    }
+}
+
 /// An object of a store that holds samples. Everything read of it is of one version.
 #[derive(Debug, Clone)]
 pub struct ShardSource {
     store: Arc<dyn Store>,
     meta: ObjectMeta,
     context: Context,
+    watcher: Option<Watcher>,
 }
 
 impl ShardSource {
@@ -32,7 +44,15 @@ impl ShardSource {
             store,
             meta,
             context: context.clone(),
+            watcher: None,
         }
+    }
+
+    /// Tell `watcher` how many bytes each piece of a pass had, as it is read.
+    #[must_use]
+    pub fn watched(mut self, watcher: impl Fn(u64) + Send + Sync + 'static) -> Self {
+        self.watcher = Some(Watcher(Arc::new(watcher)));
+        self
     }
 
     /// What is known of the object.
@@ -92,6 +112,9 @@ impl ShardSource {
                         .store
                         .read_into(&source.meta.key, span, buf, &options)
                         .await?;
+                    if let Some(watcher) = &source.watcher {
+                        (watcher.0)(span.len());
+                    }
                     let bytes = done.buf.freeze().slice(..span.len() as usize);
                     Ok((bytes.into_bytes(), done.ledger))
                 }

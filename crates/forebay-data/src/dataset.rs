@@ -1,0 +1,352 @@
+//! A data set: a store, its shards, and the manifest that says what is in them.
+//!
+//! ```text
+//! Place (a URL, a file, a pattern of names) --> store + names
+//!     |                                   forebay.fbi is there: open it --> fit.rs: does it fit what is there?
+//!     +--> Dataset::open ---------------<
+//!                                         it is not: discover.rs: which format, which shards --> index.rs: one pass over all of them
+//! ```
+//!
+//! A manifest that does not fit is an error that names the shards, and never a reason to go on silently without it. Without a manifest, one is built
+//! in memory, or saved where that is asked for. Dropping the future of [`Dataset::open`] stops everything it began and leaves nothing half-made.
+
+mod discover;
+mod fit;
+mod index;
+mod place;
+mod registry;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use forebay_core::{Error, ErrorKind, Key, Ledger, Result};
+use forebay_store::{Context, ObjectMeta, Store};
+use tokio::sync::OnceCell;
+
+pub use discover::{Discovered, discover};
+pub use fit::{Misfit, Mismatch};
+pub use index::Save;
+pub(crate) use index::{Task, at_once};
+pub use place::{Place, expand};
+pub use registry::{FORMAT_NAMES, format_of};
+
+use crate::format::Format;
+use crate::manifest::{FormatSpec, MANIFEST_NAME, Manifest, Shard};
+use crate::schema::Schema;
+use crate::source::ShardSource;
+use crate::table::Table;
+
+/// Whether a manifest that is there is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UseManifest {
+    /// When there is one.
+    #[default]
+    IfThere,
+    /// There must be one.
+    Always,
+    /// Look at the shards themselves.
+    Never,
+}
+
+/// When shards are compared with the manifest. Each of them is, before its first byte is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Check {
+    /// All of them when the data set is opened, by a listing.
+    #[default]
+    AtOpen,
+    /// Each when it is first needed: opening takes no request beside those for the manifest.
+    WhenRead,
+}
+
+/// What is done about a shard that was written again or touched since it was indexed, but has the same size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Touched {
+    /// It is used: whatever is read of it is compared with the checksums of the manifest. [`Dataset::touched`] names it.
+    #[default]
+    Accept,
+    /// It is refused.
+    Refuse,
+}
+
+/// How to open a data set.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// The format, where it is not to be found out.
+    pub format: Option<FormatSpec>,
+    /// Only these shards, in this order.
+    pub shards: Option<Vec<Key>>,
+    /// Whether a manifest that is there is used.
+    pub manifest: UseManifest,
+    /// Where the manifest is, or will be; `forebay.fbi` beside the shards otherwise.
+    pub manifest_at: Option<(Arc<dyn Store>, Key)>,
+    /// Whether a manifest that had to be built is saved.
+    pub save: Save,
+    /// When shards are compared with the manifest.
+    pub check: Check,
+    /// What is done about shards of another version.
+    pub touched: Touched,
+    /// Is told how building a manifest goes on.
+    pub progress: Arc<dyn Progress>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            format: None,
+            shards: None,
+            manifest: UseManifest::default(),
+            manifest_at: None,
+            save: Save::default(),
+            check: Check::default(),
+            touched: Touched::default(),
+            progress: Arc::new(Silent),
+        }
+    }
+}
+
+/// Is told how a pass over shards goes on; called from several tasks.
+pub trait Progress: fmt::Debug + Send + Sync {
+    /// So much is to be read.
+    fn planned(&self, shards: u64, bytes: u64) {
+        let _ = (shards, bytes);
+    }
+
+    /// So many more bytes were read.
+    fn moved(&self, bytes: u64) {
+        let _ = bytes;
+    }
+
+    /// A shard is done.
+    fn shard_done(&self, key: &Key, samples: u64) {
+        let _ = (key, samples);
+    }
+}
+
+/// Tells nobody.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Progress for Silent {}
+
+/// An open data set; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Dataset(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Arc<dyn Store>,
+    context: Context,
+    manifest: Manifest,
+    is_indexed: bool,
+    /// What is known of each shard's object, once it was compared with the manifest.
+    metas: Vec<OnceCell<ObjectMeta>>,
+    touched: Touched,
+    /// Which way the bytes came that building the manifest read.
+    ledger: Ledger,
+}
+
+impl Dataset {
+    /// Open the data set at the root of a store.
+    pub async fn open(store: Arc<dyn Store>, context: &Context, options: &OpenOptions) -> Result<Self> {
+        let (manifest_store, key) = manifest_place(&store, options)?;
+        let source = match options.manifest {
+            UseManifest::Never => None,
+            _ => match ShardSource::open(manifest_store, &key, context).await {
+                Ok(source) => Some(source),
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    if options.manifest == UseManifest::Always {
+                        return Err(error.with_hint("there is no manifest; make one with: forebay index URL"));
+                    }
+                    None
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        match source {
+            Some(source) => {
+                Self::open_indexed(store, context, Manifest::open_source(source).await?, options).await
+            }
+            None => Self::build(store, context, options).await,
+        }
+    }
+
+    /// Around a manifest that is open already.
+    pub async fn open_indexed(
+        store: Arc<dyn Store>,
+        context: &Context,
+        manifest: Manifest,
+        options: &OpenOptions,
+    ) -> Result<Self> {
+        if let Some(format) = options
+            .format
+            .as_ref()
+            .filter(|format| **format != *manifest.spec())
+        {
+            return Err(other_format(format, manifest.spec()));
+        }
+        let manifest = match &options.shards {
+            Some(keys) => manifest.select(&fit::numbers_of(&manifest, keys)?)?,
+            None => manifest,
+        };
+        let store = registry::shard_store(store, manifest.spec(), context).await?;
+        let metas = match options.check {
+            Check::AtOpen => fit::look(&store, &manifest, options.shards.is_some(), options.touched).await?,
+            Check::WhenRead => vec![None; manifest.shards().len()],
+        };
+        let metas = metas.into_iter().map(OnceCell::new_with).collect();
+        Ok(Self(Arc::new(Inner {
+            store,
+            context: context.clone(),
+            manifest,
+            is_indexed: true,
+            metas,
+            touched: options.touched,
+            ledger: Ledger::default(),
+        })))
+    }
+
+    async fn build(store: Arc<dyn Store>, context: &Context, options: &OpenOptions) -> Result<Self> {
+        let found = discover(
+            &store,
+            context,
+            options.format.as_ref(),
+            options.shards.as_deref(),
+        )
+        .await?;
+        let shard_store = registry::shard_store(Arc::clone(&store), &found.spec, context).await?;
+        let sink = index::sink(&store, &found, context, options).await?;
+        let (manifest, ledger) = index::build(&shard_store, context, &found, sink, &options.progress).await?;
+        let metas = found
+            .shards
+            .into_iter()
+            .map(|meta| OnceCell::new_with(Some(meta)))
+            .collect();
+        Ok(Self(Arc::new(Inner {
+            store: shard_store,
+            context: context.clone(),
+            manifest,
+            is_indexed: options.save != Save::No,
+            metas,
+            touched: options.touched,
+            ledger,
+        })))
+    }
+
+    /// The manifest.
+    pub fn manifest(&self) -> &Manifest {
+        &self.0.manifest
+    }
+
+    /// The shards, in order.
+    pub fn shards(&self) -> &[Shard] {
+        self.0.manifest.shards()
+    }
+
+    /// The fields over all shards.
+    pub fn schema(&self) -> &Schema {
+        self.0.manifest.schema()
+    }
+
+    /// Samples over all shards.
+    pub fn samples(&self) -> u64 {
+        self.0.manifest.samples()
+    }
+
+    /// True when its manifest is in a file, so that opening it again is quick.
+    pub fn is_indexed(&self) -> bool {
+        self.0.is_indexed
+    }
+
+    /// The store that holds the shards.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.0.store
+    }
+
+    /// Surroundings.
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// The format of the shards.
+    pub async fn format(&self) -> Result<Arc<dyn Format>> {
+        format_of(self.0.manifest.spec(), &self.0.store, &self.0.context).await
+    }
+
+    /// Which way the bytes came that were read to build the manifest.
+    pub fn ledger(&self) -> &Ledger {
+        &self.0.ledger
+    }
+
+    /// The bytes of a shard, after it was compared with the manifest: `Precondition` names one that does not fit.
+    pub async fn source(&self, shard: usize) -> Result<ShardSource> {
+        let (Some(row), Some(cell)) = (self.shards().get(shard), self.0.metas.get(shard)) else {
+            let message = format!("there is no shard number {shard}");
+            return Err(Error::new(ErrorKind::InvalidInput, "open shard", message));
+        };
+        let meta = cell.get_or_try_init(|| self.look(row)).await?;
+        Ok(ShardSource::new(
+            Arc::clone(&self.0.store),
+            meta.clone(),
+            &self.0.context,
+        ))
+    }
+
+    async fn look(&self, shard: &Shard) -> Result<ObjectMeta> {
+        let found = match self.0.store.head(&shard.key).await {
+            Ok(meta) => Some(meta),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let misfit = fit::compare(&self.0.manifest, &*self.0.store, shard, found.as_ref());
+        match (misfit, found) {
+            (Some(misfit), _) if misfit.is_refused(self.0.touched) => {
+                Err(fit::refuse(&[misfit], 1).at(self.0.store.location()))
+            }
+            (_, Some(meta)) => Ok(meta),
+            (_, None) => Err(Error::new(ErrorKind::NotFound, "open shard", "it is not there")),
+        }
+    }
+
+    /// Shards that were looked at and have another version than the one that was indexed. Their content is checked as it is read.
+    pub fn touched(&self) -> Vec<Key> {
+        let shards = self.shards().iter().zip(&self.0.metas);
+        let is_touched = |(shard, cell): &(&Shard, &OnceCell<ObjectMeta>)| {
+            cell.get().is_some_and(|meta| {
+                fit::compare(&self.0.manifest, &*self.0.store, shard, Some(meta)).is_some()
+            })
+        };
+        shards
+            .filter(is_touched)
+            .map(|(shard, _)| shard.key.clone())
+            .collect()
+    }
+
+    /// Where the samples of a shard lie.
+    pub async fn table(&self, shard: usize) -> Result<Arc<Table>> {
+        self.0.manifest.table(shard).await
+    }
+}
+
+/// Where the manifest is, or will be.
+fn manifest_place(store: &Arc<dyn Store>, options: &OpenOptions) -> Result<(Arc<dyn Store>, Key)> {
+    match &options.manifest_at {
+        Some((store, key)) => Ok((Arc::clone(store), key.clone())),
+        None => Ok((Arc::clone(store), Key::parse(MANIFEST_NAME)?)),
+    }
+}
+
+fn other_format(wanted: &FormatSpec, found: &FormatSpec) -> Error {
+    let show = |spec: &FormatSpec| {
+        let params: Vec<String> = spec
+            .params
+            .iter()
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
+        [vec![spec.name.clone()], params].concat().join(", ")
+    };
+    let message = format!("the manifest is of format {}, not {}", show(found), show(wanted));
+    Error::new(ErrorKind::Precondition, "open data set", message)
+        .with_hint("leave the format away, or write the manifest anew: forebay index --force")
+}

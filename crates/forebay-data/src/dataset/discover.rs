@@ -1,0 +1,242 @@
+//! Which format a data set has and which objects are its shards, from names and from the small index files that some formats have.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use forebay_core::{Error, ErrorKind, Key, Result};
+use forebay_store::{Context, Entry, ListOptions, ObjectMeta, Store, is_special_file};
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use super::registry;
+use crate::manifest::{FormatSpec, MANIFEST_NAME, SUMS_NAME};
+
+/// Most objects of one listing: a folder of sixteen million files takes some gigabytes to remember, and is better packed.
+const OBJECTS_MAX: usize = 16 << 20;
+
+/// Looks side by side.
+const LOOKS_AT_ONCE_MAX: usize = 32;
+
+/// Formats named in one message.
+const NAMED_MAX: usize = 3;
+
+/// What was found.
+#[derive(Debug, Clone)]
+pub struct Discovered {
+    /// The format.
+    pub spec: FormatSpec,
+    /// The shards, in order.
+    pub shards: Vec<ObjectMeta>,
+}
+
+/// A kind of shard, as names tell it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Family {
+    Wds,
+    Mds,
+    TfRecord,
+    Parquet,
+    Tokens,
+    #[cfg(test)]
+    Lines,
+}
+
+impl Family {
+    /// Name of the format.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Wds => "wds",
+            Self::Mds => "mds",
+            Self::TfRecord => "tfrecord",
+            Self::Parquet => "parquet",
+            Self::Tokens => "tokens",
+            #[cfg(test)]
+            Self::Lines => "lines",
+        }
+    }
+
+    /// True when every object of such a name is a shard; MDS lists its shards in an index, and a `.bin` may be anything.
+    pub(super) fn is_listed(self) -> bool {
+        !matches!(self, Self::Mds | Self::Tokens)
+    }
+}
+
+/// What an object is by its name.
+pub(super) fn family_of(key: &Key) -> Option<Family> {
+    let name = key.file_name().to_ascii_lowercase();
+    if key.as_str().split('/').any(|part| part.starts_with('.')) {
+        return None;
+    }
+    let compressions = [".gz", ".zst", ".zstd", ".zlib", ".bz2", ".br", ".snappy"];
+    let plain = compressions.iter().find_map(|suffix| name.strip_suffix(suffix));
+    let plain = plain.unwrap_or(&name);
+    let extension = plain.rsplit_once('.').map_or("", |(_, extension)| extension);
+    match extension {
+        "tar" | "tgz" => Some(Family::Wds),
+        "mds" => Some(Family::Mds),
+        // `_metadata` and its like are not data.
+        "parquet" | "pq" if !name.starts_with('_') => Some(Family::Parquet),
+        "tfrecord" | "tfrecords" | "tfrec" => Some(Family::TfRecord),
+        "bin" | "npy" => Some(Family::Tokens),
+        #[cfg(test)]
+        "lines" => Some(Family::Lines),
+        _ => is_numbered(plain).then_some(Family::TfRecord),
+    }
+}
+
+/// `name-00000-of-00010`: the way TensorFlow numbers files. With an extension behind it, the extension counts.
+fn is_numbered(name: &str) -> bool {
+    let is_number = |part: &str| part.len() >= 5 && part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut parts = name.rsplit('-');
+    parts.next().is_some_and(is_number) && parts.next() == Some("of") && parts.next().is_some_and(is_number)
+}
+
+/// Find out what is at the root of a store, or among the objects named.
+pub async fn discover(
+    store: &Arc<dyn Store>,
+    context: &Context,
+    choice: Option<&FormatSpec>,
+    only: Option<&[Key]>,
+) -> Result<Discovered> {
+    let objects = match only {
+        Some(keys) => heads(store, keys).await?,
+        None => list(store).await?,
+    };
+    let found = match registry::by_index(store, context, choice, &objects).await? {
+        Some(found) => found,
+        None => by_names(choice, objects, only.is_some()).map_err(|error| error.at(store.location()))?,
+    };
+    if found.shards.is_empty() {
+        return Err(nothing(choice).at(store.location()));
+    }
+    Ok(found)
+}
+
+async fn heads(store: &Arc<dyn Store>, keys: &[Key]) -> Result<Vec<ObjectMeta>> {
+    let heads = keys.iter().map(|key| store.head(key));
+    stream::iter(heads)
+        .buffered(LOOKS_AT_ONCE_MAX)
+        .try_collect()
+        .await
+}
+
+/// Every object but our own and hidden ones, sorted by key.
+async fn list(store: &Arc<dyn Store>) -> Result<Vec<ObjectMeta>> {
+    let mut objects = Vec::new();
+    let mut rows = store.list(&Key::ROOT, ListOptions { recursive: true });
+    while let Some(row) = rows.next().await {
+        match row {
+            Ok(Entry::Object(meta)) => {
+                let is_ours = matches!(meta.key.as_str(), MANIFEST_NAME | SUMS_NAME);
+                if !is_ours && !meta.key.as_str().split('/').any(|part| part.starts_with('.')) {
+                    objects.push(meta);
+                }
+            }
+            Ok(Entry::Prefix(_)) => {}
+            Err(error) if is_special_file(&error) => {}
+            Err(error) => return Err(error),
+        }
+        if objects.len() > OBJECTS_MAX {
+            let message = format!("more than {OBJECTS_MAX} objects");
+            return Err(Error::new(ErrorKind::LimitExceeded, "open data set", message)
+                .at(store.location())
+                .with_hint("name a part of them, or pack small files into shards: forebay pack"));
+        }
+    }
+    Ok(objects)
+}
+
+/// The format that the names speak of, or that was chosen, with the objects that have it.
+fn by_names(choice: Option<&FormatSpec>, objects: Vec<ObjectMeta>, are_named: bool) -> Result<Discovered> {
+    let families: BTreeSet<Family> = objects.iter().filter_map(|meta| family_of(&meta.key)).collect();
+    let spec = match choice {
+        Some(spec) => spec.clone(),
+        None => FormatSpec::new(name_by(&families, &objects)?),
+    };
+    let is_shard = |meta: &ObjectMeta| family_of(&meta.key).is_some_and(|family| family.name() == spec.name);
+    let shards: Vec<ObjectMeta> = objects.iter().filter(|meta| is_shard(meta)).cloned().collect();
+    // Whoever names objects and a format knows better than names do.
+    let takes_all = spec.name == registry::FILES || (are_named && choice.is_some());
+    let shards = if takes_all { objects } else { shards };
+    Ok(Discovered { spec, shards })
+}
+
+fn name_by(families: &BTreeSet<Family>, objects: &[ObjectMeta]) -> Result<&'static str> {
+    let certain: Vec<Family> = families
+        .iter()
+        .copied()
+        .filter(|family| *family != Family::Tokens)
+        .collect();
+    match certain[..] {
+        [family] => Ok(family.name()),
+        [] if families.is_empty() => Ok(registry::FILES),
+        [] => tokens_or_files(objects),
+        _ => {
+            let names: Vec<&str> = certain
+                .iter()
+                .take(NAMED_MAX)
+                .map(|family| family.name())
+                .collect();
+            let message = format!("shards of several formats lie here: {}", names.join(", "));
+            Err(Error::new(ErrorKind::InvalidInput, "open data set", message)
+                .with_hint("choose one with --format, or name the shards: 'dir/{000000..000123}.tar'"))
+        }
+    }
+}
+
+/// `.bin` beside `.idx` is Megatron's; alone it could be anything, and arrays in a folder are files like others.
+fn tokens_or_files(objects: &[ObjectMeta]) -> Result<&'static str> {
+    let has = |suffix: &str| objects.iter().any(|meta| meta.key.as_str().ends_with(suffix));
+    if has(".bin") && has(".idx") {
+        return Ok(Family::Tokens.name());
+    }
+    if !has(".bin") {
+        return Ok(registry::FILES);
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        "open data set",
+        "these look like raw tokens, which do not say how many make a sample",
+    )
+    .with_hint(
+        "say so: --format tokens --tokens 2048 --dtype uint16; or take them for plain files: --format files",
+    ))
+}
+
+fn nothing(choice: Option<&FormatSpec>) -> Error {
+    let message = match choice {
+        Some(spec) => format!("there are no shards of format {}", spec.name),
+        None => "there is nothing here".to_owned(),
+    };
+    Error::new(ErrorKind::NotFound, "open data set", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_formats() {
+        let family = |name: &str| family_of(&Key::parse(name).unwrap());
+        for (name, expected) in [
+            ("a/000001.tar", Some(Family::Wds)),
+            ("x.TAR.gz", Some(Family::Wds)),
+            ("x.tgz", Some(Family::Wds)),
+            ("shard.00000.mds.zstd", Some(Family::Mds)),
+            ("part-00000-of-00010.parquet", Some(Family::Parquet)),
+            ("part-00000.snappy.parquet", Some(Family::Parquet)),
+            ("_common_metadata", None),
+            ("_x.parquet", None),
+            ("train.tfrecord-00000-of-00010", Some(Family::TfRecord)),
+            ("train-00000-of-01024", Some(Family::TfRecord)),
+            ("train-00000-of-01024.gz", Some(Family::TfRecord)),
+            ("train.tfrecords", Some(Family::TfRecord)),
+            ("data-00000-of-00001.arrow", None),
+            ("train.bin", Some(Family::Tokens)),
+            ("image.png", None),
+            (".hidden/x.tar", None),
+            ("x.tar.part", None),
+        ] {
+            assert_eq!(family(name), expected, "{name}");
+        }
+    }
+}

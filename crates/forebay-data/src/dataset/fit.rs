@@ -1,0 +1,220 @@
+//! Whether a manifest fits what is in the store.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use forebay_core::{Error, ErrorKind, Key, Result};
+use forebay_store::{Entry, ListOptions, ObjectMeta, Store};
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use super::Touched;
+use super::discover::family_of;
+use crate::manifest::{MANIFEST_NAME, Manifest, Shard, digest_u64};
+
+/// Up to so many shards are looked at one by one: a directory may hold a million other objects.
+const HEADS_MAX: usize = 16;
+
+/// Looks side by side.
+const LOOKS_AT_ONCE_MAX: usize = 32;
+
+/// Shards named in one message.
+const NAMED_MAX: usize = 5;
+
+/// A shard that is not what the manifest says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Misfit {
+    /// The shard.
+    pub key: Key,
+    /// In which way.
+    pub mismatch: Mismatch,
+}
+
+/// In which way a shard is not what the manifest says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mismatch {
+    /// It is not there.
+    Missing,
+    /// It has another size.
+    Size {
+        /// By the manifest.
+        expected: u64,
+        /// In the store.
+        found: u64,
+    },
+    /// It was written again or touched since.
+    Version,
+    /// The manifest does not know it.
+    Unlisted,
+}
+
+impl Misfit {
+    /// True when the shard cannot be used.
+    pub(super) fn is_refused(&self, touched: Touched) -> bool {
+        self.mismatch != Mismatch::Version || touched == Touched::Refuse
+    }
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "shard {:?} ", self.key)?;
+        match self.mismatch {
+            Mismatch::Missing => f.write_str("is missing"),
+            Mismatch::Size { expected, found } => write!(f, "has {found} bytes instead of {expected}"),
+            Mismatch::Version => f.write_str("was written again or touched"),
+            Mismatch::Unlisted => f.write_str("is not in the manifest"),
+        }
+    }
+}
+
+/// Numbers of the shards of those names; all of them must be there.
+pub(super) fn numbers_of(manifest: &Manifest, keys: &[Key]) -> Result<Vec<usize>> {
+    let numbers: HashMap<&Key, usize> = manifest
+        .shards()
+        .iter()
+        .enumerate()
+        .map(|(number, shard)| (&shard.key, number))
+        .collect();
+    let (mut found, mut unlisted) = (Vec::with_capacity(keys.len()), Vec::new());
+    for key in keys {
+        match numbers.get(key) {
+            Some(number) => found.push(*number),
+            None => unlisted.push(Misfit {
+                key: key.clone(),
+                mismatch: Mismatch::Unlisted,
+            }),
+        }
+    }
+    if unlisted.is_empty() {
+        return Ok(found);
+    }
+    Err(refuse(&unlisted, unlisted.len()))
+}
+
+/// Compare a shard with its object. The version counts only in the store that was indexed: elsewhere every object has another one.
+pub(super) fn compare(
+    manifest: &Manifest,
+    store: &dyn Store,
+    shard: &Shard,
+    found: Option<&ObjectMeta>,
+) -> Option<Misfit> {
+    let mismatch = match found {
+        None => Mismatch::Missing,
+        Some(meta) if meta.size != shard.stored_bytes => Mismatch::Size {
+            expected: shard.stored_bytes,
+            found: meta.size,
+        },
+        Some(meta) => {
+            let version = meta.version.as_deref().map_or(0, digest_u64);
+            let is_comparable =
+                shard.version != 0 && version != 0 && manifest.origin() == digest_u64(&store.identity());
+            if !is_comparable || version == shard.version {
+                return None;
+            }
+            Mismatch::Version
+        }
+    };
+    Some(Misfit {
+        key: shard.key.clone(),
+        mismatch,
+    })
+}
+
+/// Look at every shard and compare it with the manifest; what does not fit is an error. Of a part of a data set, nobody expects the rest to be listed.
+pub(super) async fn look(
+    store: &Arc<dyn Store>,
+    manifest: &Manifest,
+    is_part: bool,
+    touched: Touched,
+) -> Result<Vec<Option<ObjectMeta>>> {
+    let (metas, unlisted) = if manifest.shards().len() <= HEADS_MAX && is_part {
+        (heads(store, manifest).await?, Vec::new())
+    } else {
+        match listing(store, manifest).await {
+            Ok((metas, unlisted)) => (metas, if is_part { Vec::new() } else { unlisted }),
+            // Some stores cannot list.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                (heads(store, manifest).await?, Vec::new())
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    let shards = manifest.shards().iter().zip(&metas);
+    let misfits = shards.filter_map(|(shard, meta)| compare(manifest, &**store, shard, meta.as_ref()));
+    let misfits: Vec<Misfit> = misfits
+        .chain(unlisted)
+        .filter(|misfit| misfit.is_refused(touched))
+        .collect();
+    if misfits.is_empty() {
+        return Ok(metas);
+    }
+    Err(refuse(&misfits, misfits.len()).at(store.location()))
+}
+
+async fn heads(store: &Arc<dyn Store>, manifest: &Manifest) -> Result<Vec<Option<ObjectMeta>>> {
+    let heads = manifest.shards().iter().map(|shard| async {
+        match store.head(&shard.key).await {
+            Ok(meta) => Ok(Some(meta)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    });
+    stream::iter(heads)
+        .buffered(LOOKS_AT_ONCE_MAX)
+        .try_collect()
+        .await
+}
+
+/// What a listing says of each shard, and which objects look like shards that the manifest does not know.
+async fn listing(
+    store: &Arc<dyn Store>,
+    manifest: &Manifest,
+) -> Result<(Vec<Option<ObjectMeta>>, Vec<Misfit>)> {
+    let numbers: HashMap<&Key, usize> = manifest
+        .shards()
+        .iter()
+        .enumerate()
+        .map(|(number, shard)| (&shard.key, number))
+        .collect();
+    let mut metas = vec![None; numbers.len()];
+    let mut unlisted = Vec::new();
+    let mut rows = store.list(&Key::ROOT, ListOptions { recursive: true });
+    while let Some(row) = rows.next().await {
+        let meta = match row {
+            Ok(Entry::Object(meta)) => meta,
+            Ok(Entry::Prefix(_)) => continue,
+            // A name that cannot be a key is no shard of this manifest.
+            Err(error)
+                if error.kind() == ErrorKind::InvalidInput || forebay_store::is_special_file(&error) =>
+            {
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        match numbers.get(&meta.key) {
+            Some(number) => metas[*number] = Some(meta),
+            None => {
+                let family = family_of(&meta.key).filter(|_| meta.key.file_name() != MANIFEST_NAME);
+                if family.is_some_and(|family| family.is_listed() && family.name() == manifest.spec().name) {
+                    unlisted.push(Misfit {
+                        key: meta.key,
+                        mismatch: Mismatch::Unlisted,
+                    });
+                }
+            }
+        }
+    }
+    Ok((metas, unlisted))
+}
+
+/// The error for what does not fit; `count` may be more than are given.
+pub(super) fn refuse(misfits: &[Misfit], count: usize) -> Error {
+    let mut words: Vec<String> = misfits.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    if count > words.len() {
+        words.push(format!("and {} more", count - words.len()));
+    }
+    let message = format!("the data set does not fit its manifest: {}", words.join("; "));
+    Error::new(ErrorKind::Precondition, "open data set", message).with_hint(
+        "forebay verify tells what is damaged; forebay index --force takes the shards as they are now",
+    )
+}

@@ -1,0 +1,138 @@
+//! One pass over every shard, several at once, into a manifest.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use forebay_core::{Error, ErrorKind, Ledger, Result};
+use forebay_store::{Context, PutMode, Store};
+use futures::stream::{self, StreamExt};
+use tokio::task::JoinHandle;
+
+use super::{Discovered, OpenOptions, Progress, manifest_place, registry};
+use crate::format::{Format, Tabulated, tabulate};
+use crate::manifest::{Manifest, ManifestWriter};
+use crate::source::ShardSource;
+
+/// Most shards read at once: more would not make the disk faster, and each holds its table in memory.
+const SHARDS_AT_ONCE_MAX: usize = 16;
+
+/// Whether a manifest that had to be built is saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Save {
+    /// It is kept in memory.
+    #[default]
+    No,
+    /// It is saved; one that exists is an error.
+    IfAbsent,
+    /// It is saved in place of one that exists.
+    Replace,
+}
+
+/// Where the manifest goes. That nothing is in its way is known before everything is read.
+pub(super) async fn sink(
+    store: &Arc<dyn Store>,
+    found: &Discovered,
+    context: &Context,
+    options: &OpenOptions,
+) -> Result<ManifestWriter> {
+    let (spec, identity) = (found.spec.clone(), store.identity());
+    if options.save == Save::No {
+        return Ok(ManifestWriter::in_memory(spec, &identity));
+    }
+    let (place, key) = manifest_place(store, options)?;
+    if options.save == Save::IfAbsent {
+        match place.head(&key).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+            Ok(_) => {
+                let message = "there is a manifest already";
+                return Err(Error::new(ErrorKind::AlreadyExists, "index", message)
+                    .at(place.location().join(&key))
+                    .with_hint("add --force to write it anew"));
+            }
+        }
+    }
+    // Two who index one data set write the same, so it does not matter who is last.
+    let mode = PutMode::Replace;
+    Ok(ManifestWriter::to_object(
+        spec, &identity, place, key, mode, context,
+    ))
+}
+
+/// Read every shard and make the manifest.
+pub(super) async fn build(
+    store: &Arc<dyn Store>,
+    context: &Context,
+    found: &Discovered,
+    mut writer: ManifestWriter,
+    progress: &Arc<dyn Progress>,
+) -> Result<(Manifest, Ledger)> {
+    let format = registry::format_of(&found.spec, store, context).await?;
+    let bytes = found.shards.iter().map(|meta| meta.size).sum();
+    progress.planned(found.shards.len() as u64, bytes);
+    let passes = found.shards.iter().map(|meta| {
+        let source = ShardSource::new(Arc::clone(store), meta.clone(), context);
+        pass(&format, source, progress)
+    });
+    // In order, whoever is done first: the same shards give the same manifest.
+    let mut passes = stream::iter(passes).buffered(at_once());
+    let mut ledger = Ledger::default();
+    for meta in &found.shards {
+        let Some(tabulated) = passes.next().await else {
+            break;
+        };
+        let tabulated = tabulated?;
+        ledger.merge(&tabulated.ledger);
+        let added = writer.add(meta, &tabulated).await;
+        added.map_err(|error| error.at(store.location().join(&meta.key)))?;
+        progress.shard_done(&meta.key, tabulated.table.samples());
+    }
+    drop(passes);
+    Ok((writer.finish().await?, ledger))
+}
+
+/// Shards read at once on this machine.
+pub(crate) fn at_once() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    cores.clamp(2, SHARDS_AT_ONCE_MAX)
+}
+
+/// A pass over one shard, in a task of its own.
+fn pass(
+    format: &Arc<dyn Format>,
+    source: ShardSource,
+    progress: &Arc<dyn Progress>,
+) -> impl Future<Output = Result<Tabulated>> + use<> {
+    let (format, progress) = (Arc::clone(format), Arc::clone(progress));
+    let source = source.watched(move |bytes| progress.moved(bytes));
+    async move { Task::spawn(async move { tabulate(&*format, &source).await }).await }
+}
+
+/// A task that ends with whoever waits for it.
+pub(crate) struct Task<T>(JoinHandle<Result<T>>);
+
+impl<T: Send + 'static> Task<T> {
+    pub(crate) fn spawn(work: impl Future<Output = Result<T>> + Send + 'static) -> Self {
+        Self(tokio::spawn(work))
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|joined| {
+            joined.unwrap_or_else(|error| {
+                Err(Error::new(ErrorKind::Internal, "read shard", "a task ended early").with_source(error))
+            })
+        })
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

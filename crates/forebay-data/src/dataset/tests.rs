@@ -1,0 +1,579 @@
+//! Data sets of a format for tests, in memory and on disk.
+
+pub(crate) mod lines;
+
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_core::{Limits, Location, Seed};
+use forebay_io::{DiskConfig, EngineChoice};
+use forebay_store::wrap::{Counted, Fault, FaultPlan, Faulty, Op, Prefixed, When};
+use forebay_store::{ListOptions, LocalStore, MemoryStore, PutOptions, ReadOptions, StoreExt};
+use futures::StreamExt;
+use tokio::sync::Notify;
+
+use super::*;
+use crate::manifest::SUMS_NAME;
+use crate::verify::{DamageKind, verify};
+
+fn context() -> Context {
+    let config = DiskConfig {
+        limits: Limits {
+            part_bytes: 64 << 10,
+            buffer_bytes_max: 64 << 20,
+            ..Limits::default()
+        },
+        engine: EngineChoice::Psync,
+        ..DiskConfig::default()
+    };
+    Context::open(config).unwrap().with_state_dir(None)
+}
+
+fn key(name: &str) -> Key {
+    Key::parse(name).unwrap()
+}
+
+fn lines(shard: usize, count: usize) -> String {
+    let mut rng = Seed(shard as u64).rng();
+    let mut text = format!("# shard {shard}\n");
+    for line in 0..count {
+        let mut bytes = [0; 8];
+        rng.fill(&mut bytes);
+        writeln!(text, "k{shard}-{line} {:x}", u64::from_le_bytes(bytes)).unwrap();
+    }
+    text
+}
+
+async fn put(store: &dyn Store, name: &str, text: &str) {
+    store
+        .put_bytes(&key(name), text.as_bytes(), &PutOptions::default())
+        .await
+        .unwrap();
+}
+
+async fn fill(store: &dyn Store) {
+    for shard in 0..4 {
+        put(store, &format!("{shard:06}.lines"), &lines(shard, 100)).await;
+    }
+    put(store, "README.md", "not a shard").await;
+}
+
+/// The same test in memory and on disk.
+async fn everywhere<F: Future<Output = ()>>(test: impl Fn(Arc<dyn Store>, Context) -> F) {
+    let context = context();
+    let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    fill(&*memory).await;
+    test(memory, context.clone()).await;
+    let dir = tempfile::tempdir().unwrap();
+    let local: Arc<dyn Store> = Arc::new(local_at(dir.path(), &context));
+    fill(&*local).await;
+    test(local, context).await;
+}
+
+fn local_at(path: &Path, context: &Context) -> LocalStore {
+    let location = Location::from_path(path, Path::new("/")).unwrap();
+    LocalStore::open(&location, context).unwrap()
+}
+
+fn saving() -> OpenOptions {
+    OpenOptions {
+        save: Save::IfAbsent,
+        ..OpenOptions::default()
+    }
+}
+
+async fn names(store: &dyn Store) -> Vec<String> {
+    let rows = store.list(&Key::ROOT, ListOptions { recursive: true });
+    rows.map(|row| row.unwrap().key().to_string()).collect().await
+}
+
+#[tokio::test]
+async fn without_a_manifest_one_is_built_and_with_one_no_shard_is_read() {
+    everywhere(|store, context| async move {
+        let built = Dataset::open(Arc::clone(&store), &context, &OpenOptions::default())
+            .await
+            .unwrap();
+        assert_eq!(
+            (built.shards().len(), built.samples(), built.is_indexed()),
+            (4, 400, false)
+        );
+        assert_eq!(names(&*store).await.len(), 5, "nothing was written");
+        let saved = Dataset::open(Arc::clone(&store), &context, &saving())
+            .await
+            .unwrap();
+        assert!(saved.is_indexed());
+        assert_eq!(saved.manifest().fingerprint(), built.manifest().fingerprint());
+        let counted = Counted::new(Arc::clone(&store));
+        let opened = Dataset::open(Arc::new(counted.clone()), &context, &OpenOptions::default())
+            .await
+            .unwrap();
+        assert!(opened.is_indexed());
+        assert_eq!(counted.counts().of(Op::Read).requests, 1, "the manifest alone");
+        assert_eq!(*opened.table(2).await.unwrap(), *built.table(2).await.unwrap());
+        let (bytes, _) = opened
+            .source(2)
+            .await
+            .unwrap()
+            .read(forebay_core::Span::first(9))
+            .await
+            .unwrap();
+        assert_eq!(&bytes[..], b"# shard 2");
+        let lazy = OpenOptions {
+            check: Check::WhenRead,
+            ..OpenOptions::default()
+        };
+        let counted = Counted::new(store);
+        Dataset::open(Arc::new(counted.clone()), &context, &lazy)
+            .await
+            .unwrap();
+        assert_eq!(counted.counts().total().requests, 2, "one look and one read");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn shards_that_do_not_fit_are_named() {
+    everywhere(|store, context| async move {
+        Dataset::open(Arc::clone(&store), &context, &saving())
+            .await
+            .unwrap();
+        let lazy = OpenOptions {
+            check: Check::WhenRead,
+            ..OpenOptions::default()
+        };
+        put(&*store, "000001.lines", "longer or shorter\n").await;
+        store.delete(&key("000002.lines")).await.unwrap();
+        put(&*store, "000009.lines", "new one\n").await;
+        let error = Dataset::open(Arc::clone(&store), &context, &OpenOptions::default())
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Precondition);
+        let size = lines(1, 100).len();
+        for words in [
+            format!("\"000001.lines\" has 18 bytes instead of {size}"),
+            "\"000002.lines\" is missing".to_owned(),
+            "\"000009.lines\" is not in the manifest".to_owned(),
+        ] {
+            assert!(error.to_string().contains(&words), "{words}: {error}");
+        }
+        assert!(error.hint().unwrap().contains("forebay verify"));
+        let opened = Dataset::open(Arc::clone(&store), &context, &lazy).await.unwrap();
+        assert!(opened.source(0).await.is_ok());
+        assert_eq!(
+            opened.source(1).await.unwrap_err().kind(),
+            ErrorKind::Precondition
+        );
+        assert!(
+            opened
+                .source(2)
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("is missing")
+        );
+        // A part that fits is usable, whatever became of the rest.
+        let part = OpenOptions {
+            shards: Some(vec![key("000003.lines"), key("000000.lines")]),
+            ..OpenOptions::default()
+        };
+        let opened = Dataset::open(Arc::clone(&store), &context, &part).await.unwrap();
+        assert_eq!(opened.shards()[0].key, key("000003.lines"));
+        assert_eq!(opened.samples(), 200);
+        let unknown = OpenOptions {
+            shards: Some(vec![key("000009.lines")]),
+            ..OpenOptions::default()
+        };
+        let error = Dataset::open(store, &context, &unknown).await.unwrap_err();
+        assert!(error.to_string().contains("not in the manifest"), "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_shard_of_the_same_size_but_another_version_is_told() {
+    everywhere(|store, context| async move {
+        Dataset::open(Arc::clone(&store), &context, &saving())
+            .await
+            .unwrap();
+        let changed = lines(3, 100).replace("k3-7 ", "K3-7 ");
+        store.delete(&key("000003.lines")).await.unwrap();
+        put(&*store, "000003.lines", &changed).await;
+        let opened = Dataset::open(Arc::clone(&store), &context, &OpenOptions::default())
+            .await
+            .unwrap();
+        assert_eq!(opened.touched(), [key("000003.lines")]);
+        let strict = OpenOptions {
+            touched: Touched::Refuse,
+            ..OpenOptions::default()
+        };
+        let error = Dataset::open(Arc::clone(&store), &context, &strict)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains("written again"), "{error}");
+        // Elsewhere, where every object has another version, nothing is said.
+        let copy: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        for name in names(&*store).await {
+            let meta = store.head(&key(&name)).await.unwrap();
+            let span = forebay_core::Span::first(meta.size);
+            let (bytes, _) = store
+                .read(&meta.key, span, &ReadOptions::default(), &context)
+                .await
+                .unwrap();
+            copy.put_bytes(&meta.key, &bytes, &PutOptions::default())
+                .await
+                .unwrap();
+        }
+        let copied = Dataset::open(copy, &context, &strict).await.unwrap();
+        assert!(copied.touched().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_shard_and_some_shards_are_data_sets() {
+    let dir = tempfile::tempdir().unwrap();
+    let context = context();
+    fill(&local_at(dir.path(), &context)).await;
+    let open = async |text: &str| {
+        let place = Place::find(text, dir.path(), &context).await?;
+        let options = OpenOptions {
+            shards: place.shards,
+            ..OpenOptions::default()
+        };
+        Dataset::open(place.store, &context, &options).await
+    };
+    assert_eq!(open("000002.lines").await.unwrap().samples(), 100);
+    assert_eq!(open("{000001..000003}.lines").await.unwrap().samples(), 300);
+    assert_eq!(
+        open("./00000{0,3}.lines").await.unwrap().shards()[1].key,
+        key("000003.lines")
+    );
+    assert_eq!(open(".").await.unwrap().samples(), 400);
+    let missing = open("{000003..000004}.lines").await.unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    assert!(missing.to_string().contains("000004.lines"), "{missing}");
+    assert_eq!(open("nowhere").await.unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn two_data_sets_do_not_meet() {
+    let context = context();
+    let root: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let part = |name: &str| -> Arc<dyn Store> { Arc::new(Prefixed::new(Arc::clone(&root), key(name))) };
+    let (train, same, other) = (part("train"), part("same"), part("other"));
+    fill(&*train).await;
+    fill(&*same).await;
+    fill(&*other).await;
+    put(&*other, "000000.lines", &lines(7, 100)).await;
+    let mut prints = Vec::new();
+    for store in [&train, &same, &other] {
+        let dataset = Dataset::open(Arc::clone(store), &context, &saving())
+            .await
+            .unwrap();
+        prints.push(dataset.manifest().fingerprint());
+    }
+    assert_eq!(prints[0], prints[1], "the same bytes are the same data set");
+    assert_ne!(prints[0], prints[2]);
+    // The manifest of one beside the shards of another.
+    let options = OpenOptions {
+        manifest_at: Some((other, key(MANIFEST_NAME))),
+        ..OpenOptions::default()
+    };
+    let mistaken = Dataset::open(train, &context, &options).await.unwrap();
+    let silent: Arc<dyn Progress> = Arc::new(Silent);
+    let report = verify(&mistaken, &silent, |_| {}).await.unwrap();
+    assert_eq!(
+        (report.shards_whole, report.samples_whole),
+        (3, 300),
+        "{:?}",
+        report.damages
+    );
+}
+
+#[tokio::test]
+async fn coreutils_agree_with_the_sums() {
+    let dir = tempfile::tempdir().unwrap();
+    let context = context();
+    let store: Arc<dyn Store> = Arc::new(local_at(dir.path(), &context));
+    fill(&*store).await;
+    for odd in [
+        "sub/back\\slash.lines",
+        "new\nline.lines",
+        "two  blanks.lines",
+        "*star.lines",
+    ] {
+        put(&*store, odd, &lines(5, 3)).await;
+    }
+    Dataset::open(Arc::clone(&store), &context, &saving())
+        .await
+        .unwrap();
+    let check = || {
+        let mut command = std::process::Command::new("sha256sum");
+        command
+            .args(["--strict", "-c", SUMS_NAME])
+            .current_dir(dir.path());
+        command.output().unwrap()
+    };
+    let output = check();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert_eq!(text.matches(": OK").count(), 8, "{text}");
+    put(&*store, "new\nline.lines", "changed x\n").await;
+    assert!(!check().status.success());
+}
+
+#[tokio::test]
+async fn what_is_there_already_is_not_replaced_unasked() {
+    everywhere(|store, context| async move {
+        Dataset::open(Arc::clone(&store), &context, &saving())
+            .await
+            .unwrap();
+        let again = OpenOptions {
+            manifest: UseManifest::Never,
+            ..saving()
+        };
+        let counted = Counted::new(Arc::clone(&store));
+        let error = Dataset::open(Arc::new(counted.clone()), &context, &again)
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        assert_eq!(
+            counted.counts().of(Op::Read).requests,
+            0,
+            "known before anything is read"
+        );
+        let force = OpenOptions {
+            save: Save::Replace,
+            ..again
+        };
+        put(&*store, "000009.lines", "new one\n").await;
+        assert_eq!(
+            Dataset::open(Arc::clone(&store), &context, &force)
+                .await
+                .unwrap()
+                .shards()
+                .len(),
+            5
+        );
+        assert_eq!(
+            Dataset::open(store, &context, &OpenOptions::default())
+                .await
+                .unwrap()
+                .samples(),
+            401
+        );
+    })
+    .await;
+}
+
+/// Tells when the first shard is done.
+#[derive(Debug, Default)]
+struct FirstDone(Notify, AtomicU64);
+
+impl Progress for FirstDone {
+    fn moved(&self, bytes: u64) {
+        self.1.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn shard_done(&self, _key: &Key, _samples: u64) {
+        self.0.notify_one();
+    }
+}
+
+#[tokio::test]
+async fn indexing_that_is_stopped_or_fails_leaves_no_manifest() {
+    everywhere(|store, context| async move {
+        let before = names(&*store).await;
+        // The last shard never arrives.
+        let plan = FaultPlan::new(Seed(1)).with(
+            Op::Read,
+            When::Nth(4),
+            Fault::Delay(std::time::Duration::from_secs(3600)),
+        );
+        let faulty = Arc::new(Faulty::new(Arc::clone(&store), plan));
+        let progress = Arc::new(FirstDone::default());
+        let options = OpenOptions {
+            progress: Arc::clone(&progress) as Arc<dyn Progress>,
+            ..saving()
+        };
+        tokio::select! {
+            _ = Dataset::open(faulty, &context, &options) => unreachable!("it waits for ever"),
+            () = progress.0.notified() => {}
+        }
+        assert_eq!(names(&*store).await, before);
+        for op in [Op::Read, Op::Put] {
+            let plan = FaultPlan::new(Seed(1)).with(op, When::Nth(2), Fault::Fail(ErrorKind::Io));
+            let faulty = Arc::new(Faulty::new(Arc::clone(&store), plan));
+            Dataset::open(faulty, &context, &saving()).await.unwrap_err();
+            let after: Vec<String> = names(&*store)
+                .await
+                .into_iter()
+                .filter(|name| name != SUMS_NAME)
+                .collect();
+            assert_eq!(after, before, "{op:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_large_manifest_goes_out_in_parts_and_is_all_or_nothing() {
+    everywhere(|store, context| async move {
+        for shard in 0..4 {
+            put(&*store, &format!("{shard:06}.lines"), &lines(shard, 60_000)).await;
+        }
+        let before = names(&*store).await;
+        let counted = Counted::new(Arc::clone(&store));
+        let plan = FaultPlan::new(Seed(1)).with(Op::Complete, When::Nth(1), Fault::Fail(ErrorKind::Io));
+        let faulty = Arc::new(Faulty::new(Arc::new(counted.clone()), plan));
+        Dataset::open(faulty, &context, &saving()).await.unwrap_err();
+        assert!(counted.counts().of(Op::Part).requests > 1);
+        let after: Vec<String> = names(&*store)
+            .await
+            .into_iter()
+            .filter(|name| name != SUMS_NAME)
+            .collect();
+        assert_eq!(after, before);
+        let progress = Arc::new(FirstDone::default());
+        let options = OpenOptions {
+            progress: Arc::clone(&progress) as Arc<dyn Progress>,
+            ..saving()
+        };
+        let saved = Dataset::open(Arc::clone(&store), &context, &options)
+            .await
+            .unwrap();
+        let bytes: u64 = saved.shards().iter().map(|shard| shard.stored_bytes).sum();
+        assert_eq!(progress.1.load(Ordering::Relaxed), bytes);
+        let opened = Dataset::open(Arc::clone(&store), &context, &OpenOptions::default())
+            .await
+            .unwrap();
+        assert_eq!(opened.samples(), 240_000);
+        assert_eq!(opened.table(3).await.unwrap().samples(), 60_000);
+        let report = verify(&opened, &options.progress, |_| {}).await.unwrap();
+        assert!(report.is_whole() && report.samples_whole == 240_000);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_damage_is_named_and_stops_nothing() {
+    everywhere(|store, context| async move {
+        Dataset::open(Arc::clone(&store), &context, &saving())
+            .await
+            .unwrap();
+        let lazy = OpenOptions {
+            check: Check::WhenRead,
+            manifest: UseManifest::Always,
+            ..OpenOptions::default()
+        };
+        let dataset = Dataset::open(Arc::clone(&store), &context, &lazy).await.unwrap();
+        let silent: Arc<dyn Progress> = Arc::new(Silent);
+        assert!(verify(&dataset, &silent, |_| {}).await.unwrap().is_whole());
+        // A value, a comment that no sample holds, a missing shard, and one that is cut in a line.
+        let text = lines(0, 100);
+        let at = text.find("k0-42 ").unwrap();
+        let mut bytes = text.clone().into_bytes();
+        bytes[at + 7] ^= 1;
+        store
+            .put_bytes(&key("000000.lines"), &bytes, &PutOptions::default())
+            .await
+            .unwrap();
+        put(
+            &*store,
+            "000001.lines",
+            &lines(1, 100).replace("# shard 1", "no_blank!"),
+        )
+        .await;
+        store.delete(&key("000002.lines")).await.unwrap();
+        let cut = lines(3, 100);
+        put(&*store, "000003.lines", &cut[..cut.find("k3-98 ").unwrap() + 3]).await;
+        let mut told = 0;
+        let report = verify(&dataset, &silent, |_| told += 1).await.unwrap();
+        let found: Vec<_> = report
+            .damages
+            .iter()
+            .map(|damage| {
+                let key = damage.key.as_deref();
+                (
+                    damage.shard.as_str(),
+                    damage.kind,
+                    damage.sample,
+                    key,
+                    damage.offset,
+                )
+            })
+            .collect();
+        let offset = |line: &str| Some(cut.find(line).unwrap() as u64);
+        assert_eq!(
+            found,
+            [
+                (
+                    "000000.lines",
+                    DamageKind::SampleCrc,
+                    Some(42),
+                    Some("k0-42"),
+                    Some(at as u64)
+                ),
+                ("000000.lines", DamageKind::Sha256, None, None, None),
+                ("000001.lines", DamageKind::Sha256, None, None, None),
+                ("000001.lines", DamageKind::Format, None, None, None),
+                ("000002.lines", DamageKind::Missing, None, None, None),
+                ("000003.lines", DamageKind::Size, None, None, None),
+                (
+                    "000003.lines",
+                    DamageKind::SampleCrc,
+                    Some(98),
+                    Some("k3-98"),
+                    offset("k3-98 ")
+                ),
+                (
+                    "000003.lines",
+                    DamageKind::SampleCrc,
+                    Some(99),
+                    Some("k3-99"),
+                    offset("k3-99 ")
+                ),
+                ("000003.lines", DamageKind::Sha256, None, None, None),
+                ("000003.lines", DamageKind::Format, None, None, None),
+            ]
+        );
+        assert_eq!((told, report.damages_count, report.shards_whole), (10, 10, 0));
+        assert_eq!(report.samples_whole, 99 + 100 + 98);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_not_a_data_set_is_told() {
+    let context = context();
+    let store = || -> Arc<dyn Store> { Arc::new(MemoryStore::new()) };
+    let open = async |store: Arc<dyn Store>| {
+        Dataset::open(store, &context, &OpenOptions::default())
+            .await
+            .unwrap_err()
+    };
+    assert_eq!(open(store()).await.kind(), ErrorKind::NotFound);
+    let mixed = store();
+    put(&*mixed, "a.tar", "").await;
+    put(&*mixed, "b.parquet", "").await;
+    let error = open(mixed).await;
+    assert!(error.to_string().contains("wds, parquet"), "{error}");
+    let tokens = store();
+    put(&*tokens, "train.bin", "12").await;
+    assert!(open(tokens).await.hint().unwrap().contains("--tokens"));
+    let broken = store();
+    fill(&*broken).await;
+    put(&*broken, "000002.lines", "noblank\n").await;
+    let error = open(broken).await;
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("000002.lines"), "{error}");
+    let garbage = store();
+    fill(&*garbage).await;
+    put(&*garbage, MANIFEST_NAME, "not a manifest").await;
+    let error = open(garbage).await;
+    assert!(
+        error.to_string().contains(MANIFEST_NAME),
+        "a broken manifest is not passed over: {error}"
+    );
+}

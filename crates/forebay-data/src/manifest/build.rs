@@ -1,0 +1,217 @@
+//! Writes a manifest, one shard after the other, in the memory of a few parts.
+//!
+//! Sections go out as they come: into memory, or as parts of an upload that becomes visible when the trailer is written and not before. A small manifest is
+//! one put. Dropping a [`ManifestWriter`] leaves nothing.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forebay_core::{ByteSize, Error, ErrorKind, Key, Ledger, Result, Span};
+use forebay_io::Buf;
+use forebay_store::{Context, ObjectMeta, PutMode, PutOptions, Store, StoreExt, Upload};
+
+use super::directory::{Directory, FormatSpec, Shard, digest_u64, prelude};
+use super::{Manifest, Sections, section, sums};
+use crate::format::Tabulated;
+use crate::schema::Schema;
+use crate::table::Layout;
+
+/// Largest manifest that is kept in memory because nobody asked to save it: some hundred million samples.
+pub const UNSAVED_BYTES_MAX: u64 = 1 << 30;
+
+/// Makes a manifest of shards that are added in order.
+#[derive(Debug)]
+pub struct ManifestWriter {
+    directory: Directory,
+    at: u64,
+    sink: Sink,
+}
+
+#[derive(Debug)]
+enum Sink {
+    Memory(Vec<Bytes>),
+    Store(Box<Outgoing>),
+}
+
+/// A manifest on its way into a store.
+#[derive(Debug)]
+struct Outgoing {
+    store: Arc<dyn Store>,
+    key: Key,
+    mode: PutMode,
+    context: Context,
+    /// What does not make a part yet.
+    pending: Vec<u8>,
+    upload: Option<Box<dyn Upload>>,
+    parts: u32,
+    ledger: Ledger,
+}
+
+impl ManifestWriter {
+    /// Into memory. `identity` is that of the store that holds the shards.
+    pub fn in_memory(spec: FormatSpec, identity: &str) -> Self {
+        Self::new(spec, identity, Sink::Memory(Vec::new()))
+    }
+
+    /// Into an object, which is replaced or must not exist. Nothing is asked of the store yet.
+    pub fn to_object(
+        spec: FormatSpec,
+        identity: &str,
+        store: Arc<dyn Store>,
+        key: Key,
+        mode: PutMode,
+        context: &Context,
+    ) -> Self {
+        let outgoing = Outgoing {
+            store,
+            key,
+            mode,
+            context: context.clone(),
+            pending: prelude(),
+            upload: None,
+            parts: 0,
+            ledger: Ledger::default(),
+        };
+        Self::new(spec, identity, Sink::Store(Box::new(outgoing)))
+    }
+
+    fn new(spec: FormatSpec, identity: &str, mut sink: Sink) -> Self {
+        if let Sink::Memory(pieces) = &mut sink {
+            pieces.push(prelude().into());
+        }
+        Self {
+            directory: Directory {
+                spec,
+                schema: Schema::default(),
+                shards: Vec::new(),
+                origin: digest_u64(identity),
+            },
+            at: super::PRELUDE_BYTES,
+            sink,
+        }
+    }
+
+    /// The shards so far.
+    pub fn shards(&self) -> &[Shard] {
+        &self.directory.shards
+    }
+
+    /// Add a shard with the table that a pass over it made.
+    pub async fn add(&mut self, meta: &ObjectMeta, tabulated: &Tabulated) -> Result<()> {
+        let table = &tabulated.table;
+        table.check(tabulated.raw_bytes)?;
+        self.directory.schema.merge(&table.fields)?;
+        let (bytes, mut section) = section::encode(table)?;
+        section.span = Span::at(self.at, bytes.len() as u64)?;
+        self.at = section.span.end();
+        self.directory.shards.push(Shard {
+            key: meta.key.clone(),
+            stored_bytes: meta.size,
+            raw_bytes: tabulated.raw_bytes,
+            codec: tabulated.codec,
+            sha256: tabulated.sha256,
+            samples: table.samples(),
+            groups: match &table.layout {
+                Layout::Samples(_) => Vec::new(),
+                Layout::Groups(groups) => groups.iter().map(|group| group.samples).collect(),
+            },
+            version: meta.version.as_deref().map_or(0, digest_u64),
+            section,
+        });
+        match &mut self.sink {
+            Sink::Memory(pieces) if self.at <= UNSAVED_BYTES_MAX => pieces.push(bytes.into()),
+            Sink::Memory(_) => return Err(too_large()),
+            Sink::Store(outgoing) => outgoing.write(&bytes).await?,
+        }
+        Ok(())
+    }
+
+    /// Write the rest, beginning with `SHA256SUMS` beside it, and open the manifest. A saved one is there, whole and durable, when this returns.
+    pub async fn finish(self) -> Result<Manifest> {
+        let end = self.directory.encode(self.at)?;
+        let fingerprint = self.directory.fingerprint()?;
+        let sections = match self.sink {
+            Sink::Memory(mut pieces) => {
+                pieces.push(end.into());
+                Sections::Memory(pieces)
+            }
+            Sink::Store(outgoing) => return outgoing.finish(&end, &self.directory.shards).await,
+        };
+        Ok(Manifest::new(self.directory, fingerprint, Arc::new(sections)))
+    }
+}
+
+impl Outgoing {
+    async fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.pending.extend_from_slice(bytes);
+        let threshold = match &self.upload {
+            Some(upload) => upload.part_bytes(),
+            None => self.context.limits().part_bytes,
+        };
+        if (self.pending.len() as u64) < threshold {
+            return Ok(());
+        }
+        if self.upload.is_none() {
+            let upload = self.store.upload(&self.key, &self.options()).await?;
+            self.upload = Some(upload);
+        }
+        self.send_parts().await
+    }
+
+    /// Send every part that is complete.
+    async fn send_parts(&mut self) -> Result<()> {
+        let Some(upload) = &self.upload else {
+            return Ok(());
+        };
+        let part_bytes = upload.part_bytes().max(1) as usize;
+        let mut sent = 0;
+        while self.pending.len() - sent >= part_bytes {
+            let part = Buf::copy_of(&self.pending[sent..sent + part_bytes])?;
+            self.ledger.merge(&upload.put_part(self.parts, part).await?);
+            self.parts += 1;
+            sent += part_bytes;
+        }
+        self.pending.drain(..sent);
+        Ok(())
+    }
+
+    async fn finish(mut self, end: &[u8], shards: &[Shard]) -> Result<Manifest> {
+        let sums_key = self.key.parent().join(&Key::parse(super::SUMS_NAME)?);
+        let sums = sums::sha256sums(shards);
+        self.store
+            .put_bytes(&sums_key, sums.as_bytes(), &PutOptions::default())
+            .await?;
+        self.write(end).await?;
+        match &self.upload {
+            None => {
+                self.store
+                    .put_bytes(&self.key, &self.pending, &self.options())
+                    .await?;
+            }
+            Some(upload) => {
+                if !self.pending.is_empty() {
+                    let part = Buf::copy_of(&self.pending)?;
+                    self.ledger.merge(&upload.put_part(self.parts, part).await?);
+                }
+                upload.complete().await?;
+            }
+        }
+        tracing::debug!(ledger = ?self.ledger, "manifest written");
+        Manifest::open(self.store, &self.key, &self.context).await
+    }
+
+    fn options(&self) -> PutOptions {
+        PutOptions {
+            mode: self.mode,
+            ..PutOptions::default()
+        }
+    }
+}
+
+fn too_large() -> Error {
+    let message = format!(
+        "the manifest of this data set takes more than {}, too much to keep in memory",
+        ByteSize(UNSAVED_BYTES_MAX)
+    );
+    Error::new(ErrorKind::LimitExceeded, "index", message).with_hint("save it first: forebay index URL")
+}

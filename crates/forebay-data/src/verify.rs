@@ -1,0 +1,334 @@
+//! Compares a data set with its manifest, byte by byte, and names every damage.
+//!
+//! Each shard is read once, in order: its bytes go into the SHA-256 as they are stored and, decompressed, past the checksum of every sample or group
+//! ([`Extents`]). Damage stops nothing: the pass goes on to the end of the shard, and to the next one. When the hash of a shard differs, its format
+//! has a second look, which may find damage between samples (headers, footers) and say in words what is wrong. Memory is that of a few pieces and
+//! one table per shard at work.
+
+mod extents;
+
+use std::sync::Arc;
+
+use forebay_core::{ErrorKind, Key, Ledger, Result};
+use futures::TryStreamExt;
+use futures::stream::{self, StreamExt};
+use ring::digest;
+use serde::Serialize;
+
+use crate::codec::Decoder;
+use crate::dataset::{Dataset, Progress, Task, at_once};
+use crate::format::tabulate;
+use crate::manifest::Shard;
+use crate::source::ShardSource;
+use crate::table::{Layout, Table};
+use extents::Extents;
+
+/// Damaged samples named for one shard; the rest is counted. A shard that is torn in the middle has one for each sample behind.
+pub const DAMAGES_NAMED_MAX: usize = 100;
+
+/// What kind of damage it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DamageKind {
+    /// The shard is not there.
+    Missing,
+    /// The shard has another size than when it was indexed.
+    Size,
+    /// The shard has another SHA-256.
+    Sha256,
+    /// The bytes of a sample do not have its checksum.
+    SampleCrc,
+    /// The bytes of a group of samples do not have its checksum.
+    GroupCrc,
+    /// The shard no longer follows its format, or does not decompress.
+    Format,
+    /// The shard could not be read.
+    Unreadable,
+}
+
+impl DamageKind {
+    /// In words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Size => "size",
+            Self::Sha256 => "sha256",
+            Self::SampleCrc => "sample crc",
+            Self::GroupCrc => "group crc",
+            Self::Format => "format",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+/// One damage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// The shard.
+    pub shard: Key,
+    /// What kind of damage.
+    pub kind: DamageKind,
+    /// Number of the sample, or of the group, in the shard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<u64>,
+    /// Key of the sample.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Where the sample or group begins, after decompression.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// In words.
+    pub message: String,
+}
+
+/// What a verification found.
+#[derive(Debug, Clone, Default)]
+pub struct VerifyReport {
+    /// Shards looked at.
+    pub shards: u64,
+    /// Shards without damage.
+    pub shards_whole: u64,
+    /// Samples whose checksum holds.
+    pub samples_whole: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Damages in all.
+    pub damages_count: u64,
+    /// The damages, in the order of the shards; of each shard the first [`DAMAGES_NAMED_MAX`], and those of the whole shard.
+    pub damages: Vec<Damage>,
+    /// Which way the bytes came.
+    pub ledger: Ledger,
+}
+
+impl VerifyReport {
+    /// True when everything is as it was when it was indexed.
+    pub fn is_whole(&self) -> bool {
+        self.damages_count == 0
+    }
+}
+
+/// Verify every shard, several at once. `report` is told of damage as it is found, shard by shard.
+///
+/// Open the data set with [`Check::WhenRead`](crate::dataset::Check::WhenRead), so that a missing shard is one damage among others.
+pub async fn verify(
+    dataset: &Dataset,
+    progress: &Arc<dyn Progress>,
+    mut tell: impl FnMut(&Damage),
+) -> Result<VerifyReport> {
+    let bytes = dataset.shards().iter().map(|shard| shard.stored_bytes).sum();
+    progress.planned(dataset.shards().len() as u64, bytes);
+    let passes = (0..dataset.shards().len()).map(|number| {
+        let (dataset, progress) = (dataset.clone(), Arc::clone(progress));
+        async move { Task::spawn(async move { verify_shard(&dataset, number, &*progress).await }).await }
+    });
+    let mut passes = stream::iter(passes).buffered(at_once());
+    let mut report = VerifyReport::default();
+    for shard in dataset.shards() {
+        let Some(found) = passes.next().await else {
+            break;
+        };
+        let found = found?;
+        report.shards += 1;
+        report.shards_whole += u64::from(found.damages_count == 0);
+        report.samples_whole += found.samples_whole;
+        report.bytes += found.bytes;
+        report.damages_count += found.damages_count;
+        report.ledger.merge(&found.ledger);
+        found.damages.iter().for_each(&mut tell);
+        report.damages.extend(found.damages);
+        progress.shard_done(&shard.key, shard.samples);
+    }
+    Ok(report)
+}
+
+/// What was found in one shard.
+#[derive(Debug, Default)]
+struct Found {
+    damages: Vec<Damage>,
+    damages_count: u64,
+    samples_whole: u64,
+    bytes: u64,
+    ledger: Ledger,
+}
+
+impl Found {
+    fn add(&mut self, damage: Damage) {
+        self.damages_count += 1;
+        if self.damages.len() < DAMAGES_NAMED_MAX {
+            self.damages.push(damage);
+        }
+    }
+
+    /// Damage of the whole shard is always named: there are few kinds of it.
+    fn add_whole(&mut self, shard: &Shard, kind: DamageKind, message: String) {
+        self.damages_count += 1;
+        self.damages.push(Damage {
+            shard: shard.key.clone(),
+            kind,
+            sample: None,
+            key: None,
+            offset: None,
+            message,
+        });
+    }
+}
+
+async fn verify_shard(dataset: &Dataset, number: usize, progress: &dyn Progress) -> Result<Found> {
+    // A manifest that cannot be read is no damage of the data, and ends the verification.
+    let table = dataset.table(number).await?;
+    let mut found = Found::default();
+    let Some(shard) = dataset.shards().get(number) else {
+        return Ok(found);
+    };
+    let meta = match dataset.store().head(&shard.key).await {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            found.add_whole(shard, DamageKind::Missing, "the shard is not there".to_owned());
+            progress.moved(shard.stored_bytes);
+            return Ok(found);
+        }
+        Err(error) => {
+            found.add_whole(shard, DamageKind::Unreadable, error.to_string());
+            progress.moved(shard.stored_bytes);
+            return Ok(found);
+        }
+    };
+    if meta.size != shard.stored_bytes {
+        let message = format!("{} bytes instead of {}", meta.size, shard.stored_bytes);
+        found.add_whole(shard, DamageKind::Size, message);
+    }
+    let source = ShardSource::new(Arc::clone(dataset.store()), meta, dataset.context());
+    let mut pass = Pass {
+        shard,
+        extents: Extents::new(&table),
+        table: &table,
+        decoder: Decoder::new(shard.codec),
+        is_readable: true,
+    };
+    let read = pass.run(&source, &mut found, progress).await;
+    let is_same = match read {
+        Ok(sha256) => sha256 == shard.sha256,
+        Err(error) => {
+            found.add_whole(shard, DamageKind::Unreadable, error.to_string());
+            return Ok(found);
+        }
+    };
+    pass.finish(&mut found);
+    if !is_same {
+        let message = "the shard has another SHA-256 than when it was indexed".to_owned();
+        found.add_whole(shard, DamageKind::Sha256, message);
+        look_again(dataset, &source, shard, &mut found).await;
+    }
+    Ok(found)
+}
+
+/// What the format itself says of a shard that has changed: it sees headers, which no sample holds.
+async fn look_again(dataset: &Dataset, source: &ShardSource, shard: &Shard, found: &mut Found) {
+    let Ok(format) = dataset.format().await else {
+        return;
+    };
+    if found
+        .damages
+        .iter()
+        .any(|damage| damage.kind == DamageKind::Format)
+    {
+        return;
+    }
+    if let Err(error) = tabulate(&*format, source).await {
+        found.add_whole(shard, DamageKind::Format, error.to_string());
+    }
+}
+
+/// One pass over a shard.
+struct Pass<'a> {
+    shard: &'a Shard,
+    table: &'a Table,
+    extents: Extents<'a>,
+    decoder: Decoder,
+    /// False once the shard does not decompress any more: the rest of it is hashed only.
+    is_readable: bool,
+}
+
+impl Pass<'_> {
+    async fn run(
+        &mut self,
+        source: &ShardSource,
+        found: &mut Found,
+        progress: &dyn Progress,
+    ) -> Result<[u8; 32]> {
+        let mut sha256 = digest::Context::new(&digest::SHA256);
+        let mut pieces = source.pieces();
+        while let Some((piece, ledger)) = pieces.try_next().await? {
+            found.ledger.merge(&ledger);
+            found.bytes += piece.len() as u64;
+            sha256.update(&piece);
+            self.feed(&piece, found);
+            progress.moved(piece.len() as u64);
+        }
+        let mut hash = [0; 32];
+        hash.copy_from_slice(sha256.finish().as_ref());
+        Ok(hash)
+    }
+
+    fn feed(&mut self, piece: &[u8], found: &mut Found) {
+        if !self.is_readable {
+            return;
+        }
+        let Self {
+            shard,
+            table,
+            extents,
+            decoder,
+            ..
+        } = self;
+        let fed = decoder.feed(piece, &mut |raw| {
+            extents.feed(raw, &mut |extent| judge(shard, table, extent, found));
+            Ok(())
+        });
+        if let Err(error) = fed {
+            self.is_readable = false;
+            found.add_whole(self.shard, DamageKind::Format, error.to_string());
+        }
+    }
+
+    /// What the shard ended before.
+    fn finish(&mut self, found: &mut Found) {
+        let (shard, table) = (self.shard, self.table);
+        self.extents
+            .finish(&mut |extent| judge(shard, table, extent, found));
+    }
+}
+
+/// Count a sample or group that is whole, and name one that is not.
+fn judge(shard: &Shard, table: &Table, extent: extents::Checked, found: &mut Found) {
+    let number = extent.number as usize;
+    let (kind, samples, key) = match &table.layout {
+        Layout::Samples(samples) => (DamageKind::SampleCrc, 1, samples.keys.get(number)),
+        Layout::Groups(groups) => {
+            let samples = groups.get(number).map_or(0, |group| group.samples);
+            (DamageKind::GroupCrc, samples, None)
+        }
+    };
+    if extent.is_whole {
+        found.samples_whole += samples;
+        return;
+    }
+    let what = if extent.is_cut_off {
+        "ends beyond what can be read of the shard"
+    } else {
+        "does not have its checksum"
+    };
+    let noun = if kind == DamageKind::SampleCrc {
+        "sample"
+    } else {
+        "group"
+    };
+    found.add(Damage {
+        shard: shard.key.clone(),
+        kind,
+        sample: Some(extent.number),
+        key: key.map(str::to_owned),
+        offset: Some(extent.start),
+        message: format!("{noun} {} at byte {} {what}", extent.number, extent.start),
+    });
+}
