@@ -12,7 +12,7 @@ use std::fmt;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use forebay_core::{Error, ErrorKind, Ledger, Result};
+use forebay_core::{Error, ErrorKind, Key, Ledger, Result};
 use futures::TryStreamExt;
 use ring::digest;
 
@@ -29,6 +29,11 @@ pub trait Format: fmt::Debug + Send + Sync {
 
     /// Begin a pass over a shard. May look at parts of it first (a footer).
     async fn scan(&self, source: &ShardSource) -> Result<Box<dyn Scan>>;
+
+    /// Compression of the whole shard, from its name and its first bytes. Formats whose own first bytes say more than that override it.
+    fn codec(&self, key: &Key, first: &[u8]) -> Codec {
+        Codec::of(key, first)
+    }
 }
 
 /// A pass over the bytes of one shard.
@@ -59,6 +64,12 @@ pub trait ShardWriter: fmt::Debug + Send {
 
     /// Add a sample.
     fn add(&mut self, sample: SampleRef<'_>) -> Result<()>;
+
+    /// Files that belong beside the shard, each by the ending that stands in place of the shard's own (`idx`): asked for once, after
+    /// the last sample and before [`finish`](Self::finish). They must be written before the shard.
+    fn sides(&mut self) -> Result<Vec<(&'static str, Vec<u8>)>> {
+        Ok(Vec::new())
+    }
 
     /// The shard, before compression.
     fn finish(self: Box<Self>) -> Result<Vec<u8>>;
@@ -93,7 +104,7 @@ async fn pass(format: &dyn Format, source: &ShardSource) -> Result<Tabulated> {
     let mut pieces = source.pieces();
     while let Some((piece, read)) = pieces.try_next().await? {
         ledger.merge(&read);
-        let decoder = decoder.get_or_insert_with(|| Decoder::new(Codec::of(&source.meta().key, &piece)));
+        let decoder = decoder.get_or_insert_with(|| Decoder::new(format.codec(&source.meta().key, &piece)));
         sha256.update(&piece);
         decoder.feed(&piece, &mut |raw| scan.feed(raw))?;
     }
@@ -110,7 +121,7 @@ async fn pass(format: &dyn Format, source: &ShardSource) -> Result<Tabulated> {
     })
 }
 
-fn sha256_of(context: digest::Context) -> Result<[u8; 32]> {
+pub(crate) fn sha256_of(context: digest::Context) -> Result<[u8; 32]> {
     let digest = context.finish();
     digest
         .as_ref()

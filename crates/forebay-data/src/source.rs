@@ -55,6 +55,11 @@ impl ShardSource {
         self
     }
 
+    /// Another object of the same store, such as an index beside this one.
+    pub async fn beside(&self, key: &Key) -> Result<Self> {
+        Self::open(Arc::clone(&self.store), key, &self.context).await
+    }
+
     /// What is known of the object.
     pub fn meta(&self) -> &ObjectMeta {
         &self.meta

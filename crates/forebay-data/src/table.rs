@@ -303,6 +303,15 @@ impl TableBuilder {
         Ok(self.fields.len() - 1)
     }
 
+    /// Drop all fields; the samples stay. For a format that finds out late that its shard has no fields but one for the whole sample.
+    pub fn forget_fields(&mut self) {
+        self.fields = Vec::new();
+        self.samples.columns = Vec::new();
+        if let Some(open) = &mut self.open {
+            open.fields = Vec::new();
+        }
+    }
+
     /// A sample begins at offset `start`. Either all samples have keys or none.
     pub fn begin(&mut self, start: u64, key: Option<&str>) -> Result<()> {
         if self.samples.len() >= SAMPLES_MAX {
