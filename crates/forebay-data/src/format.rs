@@ -6,6 +6,9 @@
 //!
 //! Writing: a [`ShardWriter`] takes samples and gives the bytes of a shard.
 
+pub mod files;
+pub mod tfrecord;
+pub mod tokens;
 pub mod wds;
 
 use std::fmt;

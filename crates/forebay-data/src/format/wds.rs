@@ -10,7 +10,7 @@
 
 mod group;
 mod header;
-mod names;
+pub(in crate::format) mod names;
 mod pax;
 mod scan;
 mod write;
