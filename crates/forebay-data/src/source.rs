@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_core::{Error, Key, Ledger, Result, Span};
-use forebay_io::Class;
+use forebay_io::{AlignedBuf, Class};
 use forebay_store::{Context, ObjectMeta, ReadOptions, Store, StoreExt};
 use futures::stream::{BoxStream, StreamExt};
 
@@ -94,6 +94,17 @@ impl ShardSource {
         let read = self.store.read(&self.meta.key, span, &options, &self.context);
         let (buf, ledger) = read.await?;
         Ok((buf.into_bytes(), ledger))
+    }
+
+    /// Read a range into the front of memory of the caller's.
+    pub async fn read_into(&self, span: Span, buf: AlignedBuf) -> Result<(Bytes, Ledger)> {
+        let options = self.options();
+        let read = self
+            .store
+            .read_parallel(&self.meta.key, span, buf, &options, &self.context);
+        let done = read.await?;
+        let bytes = done.buf.freeze().slice(..span.len() as usize);
+        Ok((bytes.into_bytes(), done.ledger))
     }
 
     /// All bytes in order, in pieces, some read ahead.

@@ -1,0 +1,293 @@
+//! The loader: batches of a data set, in the order of the plan, read ahead within bounds.
+//!
+//! ```text
+//! order (pure) --windows, nearest need first--> feed.rs --block, room--> read.rs: store -> bytes -> checked against the manifest
+//!                                                   |                                           |
+//!                                             assemble.rs <-------- blocks as they arrive ------+
+//!                                                   | picks: (block, sample) of each place of a batch
+//!                                             collate.rs on working threads -> Batch -> ready queue -> Loader::next_batch
+//! ```
+//!
+//! - What is read ahead is bounded by bytes ([`StreamSpec::memory_bytes_max`]), what is ready by [`StreamSpec::ready_bytes_max`].
+//! - Threads do the work: no processes, no shared memory names, nothing to clean up after a kill. Dropping the loader stops everything.
+//! - [`Loader::position`] is where the run stands: enough to go on exactly there, at another world size too.
+//! - [`Loader::report`] tells which way the bytes came, how long the consumer waited, and whose fault it was.
+
+mod assemble;
+mod batch;
+mod collate;
+mod cpu;
+mod feed;
+mod read;
+mod stalls;
+mod task;
+#[cfg(test)]
+mod tests;
+mod totals;
+
+use std::sync::Arc;
+
+use forebay_core::{Clock, Error, ErrorKind, Result};
+use forebay_io::{BufPool, PinHook, PoolConfig};
+use tokio::sync::mpsc;
+
+pub use batch::{Batch, BatchField, SampleKey, Values};
+pub use collate::BadSample;
+pub use stalls::{Blame, StallReport};
+pub use totals::{BadPolicy, Report};
+
+use assemble::{Assembler, Made};
+use cpu::Cpu;
+use feed::{Feeder, Room};
+use read::Reader;
+use task::Task;
+use totals::Totals;
+
+use crate::codec::Codec;
+use crate::dataset::Dataset;
+use crate::manifest::Shard;
+use crate::order::{Cut, EpochPlan, Order, OrderSpec, Position, ShardSize, Shards};
+use crate::schema::Field;
+
+/// Batches that are ready or being made, at least: one in the consumer's hands, one on its way.
+const READY_MIN: usize = 2;
+
+/// Batches that are ready or being made, at most, however small they are.
+const READY_MAX: usize = 64;
+
+/// How to stream.
+#[derive(Debug, Clone)]
+pub struct StreamSpec {
+    /// Which samples, when, on which rank.
+    pub order: OrderSpec,
+    /// Passes over the data set; `None` goes on for ever.
+    pub epochs: Option<u64>,
+    /// Only these fields; all of them otherwise.
+    pub fields: Option<Vec<String>>,
+    /// Memory for blocks, in use and read ahead. At least what one batch needs at the same time is taken, and the report tells when that is more.
+    pub memory_bytes_max: u64,
+    /// Memory for batches that are ready before they are asked for.
+    pub ready_bytes_max: u64,
+    /// Threads that check and collate.
+    pub threads: usize,
+    /// What becomes of damaged samples.
+    pub bad: BadPolicy,
+    /// Pins the memory of batches for a device.
+    pub pin: Option<Arc<dyn PinHook>>,
+}
+
+impl Default for StreamSpec {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        Self {
+            order: OrderSpec::default(),
+            epochs: Some(1),
+            fields: None,
+            memory_bytes_max: 512 << 20,
+            ready_bytes_max: 64 << 20,
+            threads: threads.min(16),
+            bad: BadPolicy::default(),
+            pin: None,
+        }
+    }
+}
+
+/// Streams batches. Must be made and used inside a tokio runtime.
+#[derive(Debug)]
+pub struct Loader {
+    dataset: Dataset,
+    clock: Arc<dyn Clock>,
+    bad: BadPolicy,
+    room: Arc<Room>,
+    totals: Arc<Totals>,
+    ready: mpsc::Receiver<Result<Made>>,
+    /// The plan of the last batch handed over, and how many of its batches are done.
+    at: (EpochPlan, u64),
+    is_over: bool,
+    _feeding: Task<()>,
+    _assembling: Task<()>,
+}
+
+/// The order of a data set's samples.
+pub fn order_of(dataset: &Dataset, spec: OrderSpec) -> Result<Order> {
+    let sizes = dataset.shards().iter().map(size_of).collect();
+    let identity = dataset.manifest().fingerprint();
+    let identity = identity.first_chunk().copied().map_or(0, u64::from_le_bytes);
+    Order::new(Shards::new(sizes)?.with_identity(identity), spec)
+}
+
+fn size_of(shard: &Shard) -> ShardSize {
+    let cut = if shard.codec != Codec::None {
+        Cut::Whole
+    } else if shard.groups.is_empty() {
+        Cut::Anywhere
+    } else {
+        Cut::Groups(shard.groups.clone())
+    };
+    ShardSize {
+        samples: shard.samples,
+        bytes: shard.raw_bytes,
+        cut,
+    }
+}
+
+impl Loader {
+    /// From the beginning.
+    pub fn new(dataset: Dataset, spec: StreamSpec) -> Result<Self> {
+        let order = order_of(&dataset, spec.order.clone())?;
+        let plan = order.epoch(0);
+        Self::start(dataset, spec, order, plan, 0)
+    }
+
+    /// From where an earlier run stood.
+    pub fn resume(dataset: Dataset, spec: StreamSpec, position: &Position) -> Result<Self> {
+        let order = order_of(&dataset, spec.order.clone())?;
+        let (plan, batch) = order.resume(position)?;
+        Self::start(dataset, spec, order, plan, batch)
+    }
+
+    fn start(dataset: Dataset, spec: StreamSpec, order: Order, plan: EpochPlan, batch: u64) -> Result<Self> {
+        let fields = fields_of(&dataset, spec.fields.as_deref())?;
+        let batch_bytes = batch_bytes(&dataset, spec.order.batch_size);
+        let ready_max = ((spec.ready_bytes_max / batch_bytes.max(1)) as usize).clamp(READY_MIN, READY_MAX);
+        let pool = |bytes_max, pin| {
+            BufPool::new(&PoolConfig {
+                bytes_max,
+                pin,
+                ..PoolConfig::default()
+            })
+        };
+        let blocks = pool(spec.memory_bytes_max, None)?;
+        // Those that are ready, one more in the consumer's hands, and room to fit them side by side.
+        let batches = pool(
+            (ready_max as u64 + 2) * (batch_bytes + batch_bytes / 4),
+            spec.pin.clone(),
+        )?;
+        let cpu = Cpu::new(spec.threads);
+        let room = Arc::new(Room::new(spec.memory_bytes_max));
+        let totals = Arc::new(Totals::default());
+        let clock = Arc::clone(dataset.context().clock());
+        let epochs_end = spec.epochs.unwrap_or(u64::MAX);
+        let (fed, feeding) = mpsc::unbounded_channel();
+        let (made, ready) = mpsc::channel(ready_max);
+        let feeder = Feeder {
+            order: order.clone(),
+            reader: Reader {
+                dataset: dataset.clone(),
+                pool: blocks,
+                cpu: cpu.clone(),
+            },
+            room: Arc::clone(&room),
+            fed,
+            epochs_end,
+        };
+        let assembler = Assembler::new(
+            order,
+            fields,
+            batches,
+            cpu,
+            Arc::clone(&clock),
+            Arc::clone(&room),
+            Arc::clone(&totals),
+            feeding,
+            made,
+            epochs_end,
+        );
+        Ok(Self {
+            dataset,
+            clock,
+            bad: spec.bad,
+            room,
+            totals,
+            ready,
+            at: (plan.clone(), batch),
+            is_over: false,
+            _feeding: Task::spawn(feeder.run(plan.clone(), batch)),
+            _assembling: Task::spawn(assembler.run(plan, batch)),
+        })
+    }
+
+    /// The next batch; `None` after the last epoch. After an error there are no more.
+    pub async fn next_batch(&mut self) -> Option<Result<Batch>> {
+        if self.is_over {
+            return None;
+        }
+        let next = self.take().await;
+        self.is_over = !matches!(next, Some(Ok(_)));
+        next
+    }
+
+    async fn take(&mut self) -> Option<Result<Batch>> {
+        let asked = self.clock.now();
+        let made = match self.ready.recv().await? {
+            Ok(made) => made,
+            Err(error) => return Some(Err(error)),
+        };
+        let (collated, stations) = match made.collating.wait().await {
+            Ok(Ok(collated)) => collated,
+            Ok(Err(error)) | Err(error) => return Some(Err(error)),
+        };
+        self.totals.waited(asked, self.clock.now(), &stations);
+        let shards = self.dataset.shards();
+        let name = |shard: u32| {
+            let key = shards.get(shard as usize).map(|shard| &shard.key);
+            key.map_or_else(
+                || shard.to_string(),
+                |key| self.dataset.store().location().join(key).to_string(),
+            )
+        };
+        if let Err(error) = self.totals.bad(collated.bad, self.bad, name) {
+            return Some(Err(error));
+        }
+        self.totals
+            .given(collated.batch.len() as u64, collated.batch.bytes());
+        self.at = (made.plan, made.index + 1);
+        Some(Ok(collated.batch))
+    }
+
+    /// Where the run stands after the last batch handed over.
+    pub fn position(&self) -> Position {
+        self.at.0.position(self.at.1)
+    }
+
+    /// Batches of one epoch, the same on every rank.
+    pub fn batches(&self) -> u64 {
+        self.at.0.batches()
+    }
+
+    /// The data set.
+    pub fn dataset(&self) -> &Dataset {
+        &self.dataset
+    }
+
+    /// What was done so far.
+    pub fn report(&self) -> Report {
+        self.totals.report(self.room.grown_bytes())
+    }
+}
+
+/// The fields that are wanted, with their numbers in the schema.
+fn fields_of(dataset: &Dataset, wanted: Option<&[String]>) -> Result<Arc<[(usize, Field)]>> {
+    let schema = dataset.schema();
+    let Some(wanted) = wanted else {
+        return Ok(schema.fields().iter().cloned().enumerate().collect());
+    };
+    let fields = wanted.iter().map(|name| match schema.index_of(name) {
+        Some(index) => Ok((index, schema.fields()[index].clone())),
+        None => {
+            let known: Vec<&str> = schema.fields().iter().map(|field| field.name.as_str()).collect();
+            let message = format!("there is no field '{}'", name.escape_debug());
+            Err(Error::new(ErrorKind::InvalidInput, "stream", message)
+                .with_field("fields")
+                .with_hint(format!("there are: {}", known.join(", "))))
+        }
+    });
+    fields.collect()
+}
+
+/// Bytes that a batch has on average.
+fn batch_bytes(dataset: &Dataset, batch_size: u64) -> u64 {
+    let bytes: u64 = dataset.shards().iter().map(|shard| shard.raw_bytes).sum();
+    let mean = u128::from(bytes) * u128::from(batch_size) / u128::from(dataset.samples().max(1));
+    u64::try_from(mean).unwrap_or(u64::MAX).clamp(4096, 1 << 40)
+}

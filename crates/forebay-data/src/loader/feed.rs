@@ -1,0 +1,204 @@
+//! Reading ahead: the blocks of the windows to come, in the order in which batches will need them.
+//!
+//! A task goes through the windows of all lanes of this rank, nearest need first, and over the end of an epoch into the next, so that there is no
+//! gap between epochs. Before a block is read, room for it is taken from a bounded budget; room comes back when the last sample of a block has been
+//! collated. So what is read ahead is bounded by bytes, and memory by the budget.
+//!
+//! The budget could be smaller than what one batch needs at the same time. Nothing would ever come back then: whoever assembles batches says that it
+//! starves ([`Room::starve`]), and the budget grows block by block until it does not. The report tells by how much.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_core::{Error, ErrorKind, Result};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+
+use super::read::{Loaded, Reader};
+use super::task::Task;
+use crate::order::{BlockRef, EpochPlan, Order, Window, Windows};
+
+/// Unit in which room is counted.
+const ROOM_UNIT_BYTES: u64 = 4096;
+
+/// A window whose blocks are on their way.
+#[derive(Debug)]
+pub(super) struct Fed {
+    pub(super) epoch: u64,
+    pub(super) lane: u32,
+    pub(super) start: u64,
+    /// For each position from `start` on: block and sample.
+    pub(super) order: Vec<(u32, u32)>,
+    /// The blocks; `None` for those of which no sample is needed any more.
+    pub(super) blocks: Vec<Option<Task<Result<Loaded>>>>,
+}
+
+/// How much may be in memory, and who asks for more.
+#[derive(Debug)]
+pub(super) struct Room {
+    left: Arc<Semaphore>,
+    is_starving: watch::Sender<bool>,
+    grown_bytes: AtomicU64,
+}
+
+impl Room {
+    /// Of that many bytes.
+    pub(super) fn new(bytes: u64) -> Self {
+        let units = (bytes / ROOM_UNIT_BYTES).clamp(1, Semaphore::MAX_PERMITS as u64 / 2);
+        Self {
+            left: Arc::new(Semaphore::new(units as usize)),
+            is_starving: watch::Sender::new(false),
+            grown_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Say whether nothing that is in memory will be given back before more comes.
+    pub(super) fn starve(&self, is_starving: bool) {
+        self.is_starving.send_replace(is_starving);
+    }
+
+    /// Bytes that had to be added.
+    pub(super) fn grown_bytes(&self) -> u64 {
+        self.grown_bytes.load(Ordering::Relaxed)
+    }
+
+    async fn take(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
+        let units = bytes.div_ceil(ROOM_UNIT_BYTES).max(1);
+        let units = u32::try_from(units).map_err(|_| {
+            let message = "a block is larger than 16 TiB";
+            Error::new(ErrorKind::LimitExceeded, "stream", message)
+        })?;
+        let mut taking = std::pin::pin!(Arc::clone(&self.left).acquire_many_owned(units));
+        let mut is_starving = self.is_starving.subscribe();
+        let taken = tokio::select! {
+            biased;
+            taken = &mut taking => taken,
+            () = async { drop(is_starving.wait_for(|is_starving| *is_starving).await) } => {
+                self.left.add_permits(units as usize);
+                self.grown_bytes.fetch_add(u64::from(units) * ROOM_UNIT_BYTES, Ordering::Relaxed);
+                taking.await
+            }
+        };
+        taken.map_err(|_| Error::new(ErrorKind::Internal, "stream", "the budget is gone"))
+    }
+}
+
+/// Reads ahead until the last epoch, or until nobody takes what it reads.
+#[derive(Debug)]
+pub(super) struct Feeder {
+    pub(super) order: Order,
+    pub(super) reader: Reader,
+    pub(super) room: Arc<Room>,
+    pub(super) fed: mpsc::UnboundedSender<Result<Fed>>,
+    /// Epochs end before this one.
+    pub(super) epochs_end: u64,
+}
+
+/// A lane's next window, for the heap: nearest need first.
+#[derive(Debug)]
+struct Next {
+    batch: u64,
+    lane: u32,
+    window: Window,
+    rest: Windows,
+}
+
+impl Next {
+    fn of(plan: &EpochPlan, lane: u32, mut rest: Windows) -> Option<Self> {
+        let window = rest.next()?;
+        Some(Self {
+            batch: plan.batch_of(lane, window.start),
+            lane,
+            window,
+            rest,
+        })
+    }
+
+    fn rank(&self) -> (u64, u32) {
+        (self.batch, self.lane)
+    }
+}
+
+impl PartialEq for Next {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+
+impl Eq for Next {}
+
+impl PartialOrd for Next {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Next {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl Feeder {
+    /// From batch `batch` of `plan` on.
+    pub(super) async fn run(self, plan: EpochPlan, batch: u64) {
+        if let Err(error) = self.feed(plan, batch).await {
+            drop(self.fed.send(Err(error)));
+        }
+    }
+
+    async fn feed(&self, mut plan: EpochPlan, mut batch: u64) -> Result<()> {
+        while plan.epoch() < self.epochs_end {
+            let mut heap = BinaryHeap::new();
+            for lane in plan.lanes() {
+                let position = plan.position_at(lane, batch);
+                let windows = plan.lane(lane)?.windows_from(position);
+                heap.extend(Next::of(&plan, lane, windows).map(Reverse));
+            }
+            while let Some(Reverse(next)) = heap.pop() {
+                let begin = plan.position_at(next.lane, batch);
+                let fed = self.window(&plan, next.lane, &next.window, begin).await?;
+                if self.fed.send(Ok(fed)).is_err() {
+                    return Ok(());
+                }
+                heap.extend(Next::of(&plan, next.lane, next.rest).map(Reverse));
+            }
+            plan = self.order.epoch(plan.epoch() + 1);
+            batch = 0;
+        }
+        Ok(())
+    }
+
+    /// Begin to read a window, but for what lies before position `begin` in it.
+    async fn window(&self, plan: &EpochPlan, lane: u32, window: &Window, begin: u64) -> Result<Fed> {
+        let order = window.order();
+        let done = begin.saturating_sub(window.start) as usize;
+        let mut needed = vec![false; window.blocks.len()];
+        for (block, _) in order.iter().skip(done) {
+            needed[*block as usize] = true;
+        }
+        let mut blocks = Vec::with_capacity(needed.len());
+        for (block, needed) in window.blocks.iter().zip(needed) {
+            blocks.push(if needed {
+                Some(self.begin(block).await?)
+            } else {
+                None
+            });
+        }
+        Ok(Fed {
+            epoch: plan.epoch(),
+            lane,
+            start: window.start,
+            order,
+            blocks,
+        })
+    }
+
+    async fn begin(&self, block: &BlockRef) -> Result<Task<Result<Loaded>>> {
+        let bytes = self.reader.bytes_of(block).await?;
+        let room = self.room.take(bytes).await?;
+        let (reader, block) = (self.reader.clone(), block.clone());
+        Ok(Task::spawn(async move { reader.load(block, room).await }))
+    }
+}

@@ -1,0 +1,326 @@
+//! The loader over data sets in memory, against the plan it is made from.
+
+use std::collections::BTreeMap;
+
+use forebay_core::{Key, Ledger, Limits, Seed};
+use forebay_io::{DiskConfig, EngineChoice};
+use forebay_store::{Context, MemoryStore, PutOptions, Store, StoreExt};
+
+use super::*;
+use crate::dataset::OpenOptions;
+use crate::format::Tabulated;
+use crate::manifest::{FormatSpec, ManifestWriter};
+use crate::schema::{Dtype, Kind};
+use crate::table::TableBuilder;
+
+/// What a batch was made of: the number of each sample, read back from its bytes.
+type Numbers = Vec<u32>;
+
+fn context() -> Context {
+    let config = DiskConfig {
+        limits: Limits {
+            buffer_bytes_max: 64 << 20,
+            ..Limits::default()
+        },
+        engine: EngineChoice::Psync,
+        ..DiskConfig::default()
+    };
+    Context::open(config).unwrap().with_state_dir(None)
+}
+
+/// The variable field of a sample: its length and its bytes follow from its number.
+fn text_of(number: u32) -> Vec<u8> {
+    let mut bytes = vec![0; (number % 97) as usize];
+    Seed(u64::from(number)).rng().fill(&mut bytes);
+    bytes
+}
+
+/// Shards of samples with a number and a text, `sizes[i]` of them in shard `i`; returns the store too, for damaging it.
+async fn data_set(sizes: &[u32]) -> (Dataset, Arc<dyn Store>) {
+    let context = context();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let mut writer = ManifestWriter::in_memory(FormatSpec::new("wds"), &store.identity());
+    let mut number = 0u32;
+    for (shard, size) in sizes.iter().enumerate() {
+        let scalar = Kind::Array {
+            dtype: Dtype::Uint32,
+            shape: Vec::new(),
+        };
+        let mut builder = TableBuilder::new(vec![
+            Field::new("number", scalar),
+            Field::new("text", Kind::Bytes),
+        ]);
+        let mut bytes = vec![b'#'; 100];
+        for _ in 0..*size {
+            let start = bytes.len() as u64;
+            let text = text_of(number);
+            let sample = [&number.to_le_bytes()[..], &text].concat();
+            builder.begin(start, Some(&format!("k{number}"))).unwrap();
+            builder.absorb(&sample);
+            builder.field(0, start, 4).unwrap();
+            builder.field(1, start + 4, text.len() as u64).unwrap();
+            builder.end().unwrap();
+            bytes.extend(sample);
+            number += 1;
+        }
+        let key = Key::parse(&format!("{shard:03}")).unwrap();
+        store
+            .put_bytes(&key, &bytes, &PutOptions::default())
+            .await
+            .unwrap();
+        let tabulated = Tabulated {
+            table: builder.finish().unwrap(),
+            sha256: [0; 32],
+            raw_bytes: bytes.len() as u64,
+            codec: Codec::None,
+            ledger: Ledger::default(),
+        };
+        writer
+            .add(&store.head(&key).await.unwrap(), &tabulated)
+            .await
+            .unwrap();
+    }
+    let manifest = writer.finish().await.unwrap();
+    let options = OpenOptions::default();
+    let opened = Dataset::open_indexed(Arc::clone(&store), &context, manifest, &options).await;
+    (opened.unwrap(), store)
+}
+
+fn spec(world: u32, rank: u32) -> StreamSpec {
+    StreamSpec {
+        order: OrderSpec {
+            seed: Seed(7),
+            shuffle: true,
+            lanes: 8,
+            batch_size: 24 / u64::from(world),
+            world,
+            rank,
+            block_bytes: 600,
+            window_bytes: 16_000,
+            ..OrderSpec::default()
+        },
+        epochs: Some(2),
+        memory_bytes_max: 8 << 20,
+        threads: 2,
+        ..StreamSpec::default()
+    }
+}
+
+/// The numbers of a batch, after everything in it was compared with what it should be.
+fn numbers(batch: &Batch) -> Numbers {
+    let [number, text] = batch.fields() else {
+        unreachable!()
+    };
+    let read = (0..batch.len()).map(|row| {
+        let value = batch.value(number, row).unwrap();
+        let value = u32::from_le_bytes(value.try_into().unwrap());
+        assert_eq!(batch.value(text, row).unwrap(), text_of(value));
+        assert_eq!(batch.keys()[row], SampleKey::Named(format!("k{value}").into()));
+        value
+    });
+    read.collect()
+}
+
+async fn drain(loader: &mut Loader) -> Vec<Numbers> {
+    let mut batches = Vec::new();
+    while let Some(batch) = loader.next_batch().await {
+        batches.push(numbers(&batch.unwrap()));
+    }
+    batches
+}
+
+async fn run(dataset: &Dataset, spec: StreamSpec) -> Vec<Numbers> {
+    drain(&mut Loader::new(dataset.clone(), spec).unwrap()).await
+}
+
+const SIZES: [u32; 6] = [100, 7, 240, 0, 33, 121];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_epoch_has_every_sample_once_and_the_next_another_order() {
+    let (dataset, _) = data_set(&SIZES).await;
+    let mut loader = Loader::new(dataset.clone(), spec(1, 0)).unwrap();
+    let per_epoch = loader.batches() as usize;
+    let batches = drain(&mut loader).await;
+    assert_eq!(batches.len(), 2 * per_epoch);
+    let mut epochs = Vec::new();
+    for epoch in batches.chunks(per_epoch) {
+        let mut seen = BTreeMap::new();
+        for number in epoch.iter().flatten() {
+            *seen.entry(*number).or_insert(0) += 1;
+        }
+        assert!(seen.values().all(|count| *count == 1));
+        assert_eq!(seen.len(), per_epoch * 24);
+        epochs.push(epoch.concat());
+    }
+    assert_ne!(epochs[0], epochs[1]);
+    let report = loader.report();
+    assert_eq!(
+        (report.samples, report.bad_samples),
+        (2 * 24 * per_epoch as u64, 0)
+    );
+    assert!(report.ledger.bytes() > 0 && report.stalls.batches == batches.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exact_order_without_shuffling() {
+    let (dataset, _) = data_set(&SIZES).await;
+    let mut spec = spec(1, 0);
+    spec.order.shuffle = false;
+    spec.epochs = Some(1);
+    let all = run(&dataset, spec).await.concat();
+    assert_eq!(all, (0..all.len() as u32).collect::<Vec<_>>());
+    assert_eq!(all.len(), 501 / 24 * 24);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn global_batches_are_the_same_at_every_world_size() {
+    let (dataset, _) = data_set(&SIZES).await;
+    let alone = run(&dataset, spec(1, 0)).await;
+    for world in [2, 4, 8] {
+        let mut joined: Vec<Numbers> = vec![Vec::new(); alone.len()];
+        for rank in 0..world {
+            let batches = run(&dataset, spec(world, rank)).await;
+            assert_eq!(batches.len(), alone.len());
+            for (all, own) in joined.iter_mut().zip(batches) {
+                all.extend(own);
+            }
+        }
+        assert_eq!(joined, alone, "world {world}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_goes_on_exactly_where_it_stood() {
+    let (dataset, _) = data_set(&SIZES).await;
+    let whole = run(&dataset, spec(1, 0)).await;
+    let mut loader = Loader::new(dataset.clone(), spec(1, 0)).unwrap();
+    for done in 0..whole.len() {
+        if done % 5 == 0 || done + 3 > whole.len() {
+            let position = loader.position();
+            let mut again = Loader::resume(dataset.clone(), spec(1, 0), &position).unwrap();
+            assert_eq!(drain(&mut again).await, whole[done..], "after {done}");
+            let mut half = Loader::resume(dataset.clone(), spec(2, 1), &position).unwrap();
+            let second = drain(&mut half).await;
+            assert!(
+                second
+                    .iter()
+                    .zip(&whole[done..])
+                    .all(|(half, all)| half[..] == all[12..])
+            );
+        }
+        loader.next_batch().await.unwrap().unwrap();
+    }
+    assert!(loader.next_batch().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_never_reaches_a_batch() {
+    let (dataset, store) = data_set(&SIZES).await;
+    let whole = run(&dataset, spec(1, 0)).await;
+    let key = Key::parse("002").unwrap();
+    let size = store.head(&key).await.unwrap().size;
+    let span = forebay_core::Span::first(size);
+    let (bytes, _) = store
+        .read(
+            &key,
+            span,
+            &forebay_store::ReadOptions::default(),
+            dataset.context(),
+        )
+        .await
+        .unwrap();
+    let mut bytes = bytes.to_vec();
+    bytes[5000] ^= 1;
+    store
+        .put_bytes(&key, &bytes, &PutOptions::default())
+        .await
+        .unwrap();
+    let (options, manifest) = (OpenOptions::default(), dataset.manifest().clone());
+    let opened = Dataset::open_indexed(store, dataset.context(), manifest, &options).await;
+    let damaged = opened.unwrap();
+
+    let mut stopping = Loader::new(damaged.clone(), spec(1, 0)).unwrap();
+    let error = loop {
+        match stopping.next_batch().await.unwrap() {
+            Ok(batch) => drop(numbers(&batch)),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(
+        error.to_string().contains("002") && error.to_string().contains("checksum"),
+        "{error}"
+    );
+    assert!(stopping.next_batch().await.is_none(), "nothing after an error");
+
+    let mut going_on = spec(1, 0);
+    going_on.bad = BadPolicy::Replace { max: 2 };
+    let mut loader = Loader::new(damaged.clone(), going_on.clone()).unwrap();
+    let replaced = drain(&mut loader).await;
+    let report = loader.report();
+    assert_eq!(
+        (report.bad_samples, report.bad.len()),
+        (2, 2),
+        "once in each epoch"
+    );
+    let differing = whole
+        .concat()
+        .iter()
+        .zip(replaced.concat())
+        .filter(|(a, b)| **a != *b)
+        .count();
+    assert_eq!(differing, 2);
+
+    going_on.bad = BadPolicy::Replace { max: 1 };
+    let mut limited = Loader::new(damaged, going_on).unwrap();
+    let mut last = Ok(());
+    while let Some(batch) = limited.next_batch().await {
+        last = batch.map(drop);
+    }
+    assert!(last.unwrap_err().to_string().contains("more than the 1 allowed"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_little_memory_is_told_and_is_no_hang() {
+    let (dataset, _) = data_set(&SIZES).await;
+    let plenty = run(&dataset, spec(1, 0)).await;
+    let mut poor = spec(1, 0);
+    poor.memory_bytes_max = 4096;
+    let mut loader = Loader::new(dataset, poor).unwrap();
+    assert_eq!(drain(&mut loader).await, plenty);
+    assert!(loader.report().memory_grown_bytes > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_fields_asked_for_and_clear_words_for_others() {
+    let (dataset, _) = data_set(&SIZES).await;
+    let mut some = spec(1, 0);
+    some.fields = Some(vec!["text".to_owned()]);
+    let batch = Loader::new(dataset.clone(), some.clone())
+        .unwrap()
+        .next_batch()
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(batch.fields().len(), 1);
+    assert!(matches!(batch.values(&batch.fields()[0]), Values::Ragged { .. }));
+    some.fields = Some(vec!["txt".to_owned()]);
+    let error = Loader::new(dataset, some).unwrap_err();
+    assert!(error.hint().unwrap().contains("number, text"), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_shard_is_an_error_that_names_it() {
+    let (dataset, store) = data_set(&SIZES).await;
+    store.delete(&Key::parse("002").unwrap()).await.unwrap();
+    let mut loader = Loader::new(dataset, spec(1, 0)).unwrap();
+    let error = loop {
+        match loader.next_batch().await {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => break error,
+            None => panic!("an epoch without its shards"),
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("002"), "{error}");
+}
