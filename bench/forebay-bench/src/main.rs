@@ -7,6 +7,7 @@
 //! - `disk-read`, `disk-write`, `disk-random`: the disk ([`disk`]);
 //! - `get`, `get-ranges`, `put`: a remote store ([`remote`]);
 //! - `files-disk`, `files-local`, `files-cache`: the same shards plainly and as cache hits ([`files`]);
+//! - `stream`: an epoch of a data set ([`stream`]);
 //! - `memory`: bytes in flight with a slow consumer ([`memory`]).
 
 mod disk;
@@ -14,6 +15,7 @@ mod files;
 mod job;
 mod memory;
 mod remote;
+mod stream;
 
 use std::future::Future;
 use std::io::BufRead as _;
@@ -55,6 +57,7 @@ async fn main() -> Result<()> {
         "files-disk" => Box::new(files::Files::disk(&job).await?),
         "files-local" => Box::new(files::Files::local(&job).await?),
         "files-cache" => Box::new(files::Files::cache(&job).await?),
+        "stream" => Box::new(stream::Stream::new(&job).await?),
         "memory" => Box::new(memory::Slow::new(job).await?),
         _ => bail!("unknown mode {mode}"),
     };

@@ -21,7 +21,8 @@
 //! - [`codec`]: compressions of whole shards, bounded;
 //! - [`manifest`]: what is in every shard of a data set, in one side file;
 //! - [`dataset`]: from a URL to shards with their tables; [`verify`](mod@verify): compares them with their manifest;
-//! - [`order`]: which samples come when, on which rank.
+//! - [`order`]: which samples come when, on which rank;
+//! - [`loader`]: hands them out as batches.
 
 mod block;
 pub mod codec;
@@ -29,6 +30,7 @@ pub mod dataset;
 pub mod format;
 #[cfg(fuzzing)]
 pub mod fuzz;
+pub mod loader;
 pub mod manifest;
 pub mod order;
 mod schema;
@@ -38,6 +40,7 @@ pub mod verify;
 
 pub use block::{Block, Column, Shape};
 pub use dataset::Dataset;
+pub use loader::{Batch, Loader, StreamSpec};
 pub use manifest::Manifest;
 pub use schema::{Dtype, Field, Kind, Schema};
 pub use source::ShardSource;
