@@ -200,8 +200,13 @@ impl Cache {
         let now_ns = shared.now_ns();
         shared.table.use_now(entry.name, now_ns);
         entry.touch(&shared.disk, now_ns).await;
-        let read = Read::new(shared, &entry, span, options.class, stored_only);
-        Box::pin(read.run(buf)).await
+        let read = Read {
+            shared,
+            entry: &entry,
+            class: options.class,
+            stored_only,
+        };
+        Box::pin(read.run(span, buf)).await
     }
 }
 
@@ -222,10 +227,6 @@ impl Store for Cache {
 
     fn identity(&self) -> String {
         self.origin.identity()
-    }
-
-    fn reads_side_by_side(&self) -> bool {
-        matches!(self.state, State::On(_)) || self.origin.reads_side_by_side()
     }
 
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {

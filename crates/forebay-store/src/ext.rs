@@ -2,8 +2,7 @@
 //! stream.
 //!
 //! A parallel read cuts the span at multiples of `limits.part_bytes` and the caller's buffer with it; each range lands in its own
-//! piece of the buffer, and the pieces are joined again without copying. Stores that do the like themselves get the span whole: they see how
-//! much of it is left.
+//! piece of the buffer, and the pieces are joined again without copying.
 
 use std::sync::Arc;
 
@@ -18,8 +17,7 @@ use crate::store::{PutDone, PutOptions, ReadDone, ReadOptions, Store, Upload};
 /// Conveniences over [`Store`].
 #[async_trait]
 pub trait StoreExt: Store {
-    /// Read `span` into the front of `buf` by ranges side by side, all of the same version; by one range where the store knows no versions
-    /// or reads side by side by itself.
+    /// Read `span` into the front of `buf` by ranges side by side, all of the same version; by one range where the store knows no versions.
     async fn read_parallel(
         &self,
         key: &Key,
@@ -67,7 +65,7 @@ impl<S: Store + ?Sized> StoreExt for S {
     ) -> Result<ReadDone> {
         let limits = context.limits();
         let pieces: Vec<Span> = span.pieces(limits.part_bytes).collect();
-        if pieces.len() <= 1 || self.reads_side_by_side() || (buf.len() as u64) < span.len() {
+        if pieces.len() <= 1 || (buf.len() as u64) < span.len() {
             return self.read_into(key, span, buf, options).await;
         }
         let mut options = options.clone();

@@ -353,10 +353,6 @@ impl Store for LocalStore {
         &self.0.location
     }
 
-    fn reads_side_by_side(&self) -> bool {
-        true
-    }
-
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         let path = self.0.path_of("head", key)?;
         let stat = self.0.stat_object("head", &path).await?;

@@ -285,11 +285,6 @@ pub trait Store: fmt::Debug + Send + Sync {
         self.location().to_string()
     }
 
-    /// True where one read of a large span already keeps everything behind it busy, so that nobody need cut it into ranges.
-    fn reads_side_by_side(&self) -> bool {
-        false
-    }
-
     /// What is known of an object.
     async fn head(&self, key: &Key) -> Result<ObjectMeta>;
 

@@ -254,10 +254,6 @@ impl Store for Tiers {
         places.join(&PLACES_SEPARATOR.to_string())
     }
 
-    fn reads_side_by_side(&self) -> bool {
-        self.0.stores.iter().all(|store| store.reads_side_by_side())
-    }
-
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         let mut passed = PassedOver::default();
         let tiers = 0..self.0.stores.len();

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forebay_core::{DataPath, Error, ErrorKind, Ledger, Result, Span, crc32c};
 use forebay_io::{AlignedBuf, Class};
 use futures::stream::{self, StreamExt};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use super::config::Mode;
 use super::entry::Entry;
@@ -30,42 +30,18 @@ const PIECES_MAX: u64 = 64;
 /// Blocks from this size on are checked on another thread; below, handing them over costs more than the checking.
 const CHECK_ASIDE_BYTES_MIN: usize = 256 << 10;
 
-/// Of the blocks a read has left, one in that many is under way.
-const TAPER: u64 = 2;
-
 /// One read through the cache.
 pub(super) struct Read<'a> {
-    shared: &'a Arc<Shared>,
-    entry: &'a Arc<Entry>,
-    span: Span,
-    class: Class,
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) entry: &'a Arc<Entry>,
+    pub(super) class: Class,
     /// Only what comes from the cache's own disk will do.
-    stored_only: bool,
-    /// Blocks of this read that are being read from the disk.
-    turns: Semaphore,
+    pub(super) stored_only: bool,
 }
 
-impl<'a> Read<'a> {
-    pub(super) fn new(
-        shared: &'a Arc<Shared>,
-        entry: &'a Arc<Entry>,
-        span: Span,
-        class: Class,
-        stored_only: bool,
-    ) -> Self {
-        Self {
-            shared,
-            entry,
-            span,
-            class,
-            stored_only,
-            turns: Semaphore::new(shared.hits_max as usize),
-        }
-    }
-
-    /// Read the span into the front of `buf`. The buffer comes back whole, with the account or the error; lost only with an engine that is gone.
-    pub(super) async fn run(&self, mut buf: AlignedBuf) -> Result<(AlignedBuf, Result<Ledger>)> {
-        let span = self.span;
+impl Read<'_> {
+    /// Read `span` into the front of `buf`. The buffer comes back whole, with the account or the error; lost only with an engine that is gone.
+    pub(super) async fn run(&self, span: Span, mut buf: AlignedBuf) -> Result<(AlignedBuf, Result<Ledger>)> {
         let block_bytes = self.entry.identity.block_bytes;
         let (first, last) = (span.start() / block_bytes, (span.end() - 1) / block_bytes);
         let records = self.entry.records(&self.shared.disk, first, last).await;
@@ -235,23 +211,9 @@ impl<'a> Read<'a> {
 
     /// Read from the entry's file when it is this read's turn.
     async fn read_disk(&self, span: Span, buf: AlignedBuf) -> Result<(AlignedBuf, Result<Ledger>)> {
-        let _own = self
-            .turns
-            .acquire_many(self.turns_of(span))
-            .await
-            .map_err(|_| torn())?;
         let _turn = self.shared.hits.acquire().await.map_err(|_| torn())?;
         let disk = &self.shared.disk;
         disk.try_read_into(&self.entry.data, span, buf, self.class).await
-    }
-
-    /// Of the blocks that this read may have under way, how many the one at `span` counts for. Disks complete requests in batches, and
-    /// the checks of the last batch have nothing to hide behind: towards the end of a read, batches get smaller.
-    fn turns_of(&self, span: Span) -> u32 {
-        let blocks_left = (self.span.end() - span.start()).div_ceil(self.entry.identity.block_bytes);
-        let hits_max = self.shared.hits_max;
-        let at_once = (blocks_left / TAPER).clamp(1, u64::from(hits_max)) as u32;
-        hits_max / at_once
     }
 
     async fn hit_part(

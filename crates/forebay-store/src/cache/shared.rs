@@ -47,8 +47,6 @@ pub(super) struct Shared {
     pub(super) part_pool: BufPool,
     /// Blocks being read from the cache's disk.
     pub(super) hits: Semaphore,
-    /// How many of them there may be.
-    pub(super) hits_max: u32,
     /// Fills nobody waits for: at most half of what may be in flight.
     pub(super) background: Arc<Semaphore>,
     /// Objects being filled as a whole.
@@ -66,9 +64,9 @@ pub(super) struct Shared {
 
 /// Blocks read from disk at once: what keeps it busy. All blocks of a shard at once would be done at once too, and be checked when nothing is left to
 /// read beside it.
-fn hits_in_flight(limits: &Limits, block_bytes: u64) -> u32 {
+fn hits_in_flight(limits: &Limits, block_bytes: u64) -> usize {
     let window_bytes = u64::from(limits.disk_depth) * limits.disk_request_bytes;
-    (window_bytes / block_bytes).clamp(HITS_MIN, HITS_MAX) as u32
+    (window_bytes / block_bytes).clamp(HITS_MIN, HITS_MAX) as usize
 }
 
 impl Shared {
@@ -83,7 +81,6 @@ impl Shared {
             })
         };
         let (fill_pool, part_pool) = (pool()?, pool()?);
-        let hits_max = hits_in_flight(disk.limits(), config.block_bytes);
         let room = Room::open(&disk, PathBuf::from(&config.root), config.bytes_max).await?;
         let table = Table::default();
         room.take_stock(&table).await?;
@@ -100,8 +97,7 @@ impl Shared {
             known: Known::default(),
             fill_pool,
             part_pool,
-            hits: Semaphore::new(hits_max as usize),
-            hits_max,
+            hits: Semaphore::new(hits_in_flight(disk.limits(), config.block_bytes)),
             background: Arc::new(Semaphore::new((slots / 2).max(1) as usize)),
             wholes: Arc::new(Semaphore::new(WHOLES_MAX)),
             slots,

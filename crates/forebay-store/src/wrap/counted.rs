@@ -117,10 +117,6 @@ impl Store for Counted {
         self.inner.identity()
     }
 
-    fn reads_side_by_side(&self) -> bool {
-        self.inner.reads_side_by_side()
-    }
-
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         self.counters.asked(Op::Head);
         self.counters.done(Op::Head, self.inner.head(key).await, 0)

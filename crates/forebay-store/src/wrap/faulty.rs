@@ -213,10 +213,6 @@ impl Store for Faulty {
         self.inner.identity()
     }
 
-    fn reads_side_by_side(&self) -> bool {
-        self.inner.reads_side_by_side()
-    }
-
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         let hit = self.faults.hit(Op::Head);
         let call = self.inner.head(key);

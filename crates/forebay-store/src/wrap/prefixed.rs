@@ -54,10 +54,6 @@ impl Store for Prefixed {
         identity_below(&self.inner.identity(), &self.prefix)
     }
 
-    fn reads_side_by_side(&self) -> bool {
-        self.inner.reads_side_by_side()
-    }
-
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         let meta = self.inner.head(&self.inside("head", key)?).await?;
         Ok(ObjectMeta {

@@ -262,10 +262,6 @@ impl Store for Retried {
         self.0.inner.identity()
     }
 
-    fn reads_side_by_side(&self) -> bool {
-        self.0.inner.reads_side_by_side()
-    }
-
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         self.0.run(&mut Tries::default(), || self.0.inner.head(key)).await
     }

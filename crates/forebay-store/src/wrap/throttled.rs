@@ -107,10 +107,6 @@ impl Store for Throttled {
         self.inner.identity()
     }
 
-    fn reads_side_by_side(&self) -> bool {
-        self.inner.reads_side_by_side()
-    }
-
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         let _permit = self.valve.pass(0).await?;
         self.inner.head(key).await
