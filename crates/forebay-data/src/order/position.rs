@@ -15,6 +15,7 @@ pub const POSITION_BYTES_MAX: usize = 1024;
 
 /// How far a run has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Position {
     /// [`ORDER_VERSION`] that it was made with.
     pub version: u32,

@@ -67,6 +67,9 @@ proptest! {
         // Nothing is lost and nothing comes twice, and a second change of mind in the middle is fine, too.
         let before = global_batches(&shards, &spec, 1, 0);
         let mut seen: Vec<Sample> = before[..done as usize].concat();
+        for batch in next..plan.batches() {
+            prop_assert!(plan.batch(batch).all(|slot| plan.batch_of(slot.lane, slot.position) == batch));
+        }
         let after = rank_batches(&plan, next);
         let half = after.len() / 2;
         seen.extend(after[..half].concat());
