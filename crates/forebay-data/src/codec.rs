@@ -2,12 +2,20 @@
 //!
 //! Which one it is says the name where it says anything (`.gz`, `.zst`, ...), and the first bytes otherwise.
 
+mod frames;
+mod snappy;
+
 use std::fmt;
 
+use brotli::enc::StandardAlloc;
+use brotli::{BrotliDecompressStream, BrotliResult, BrotliState};
 use flate2::{Decompress, FlushDecompress, Status};
 use forebay_core::{ByteSize, Error, ErrorKind, Key, Result};
 use serde::{Deserialize, Serialize};
 use zstd::stream::raw::{Decoder as ZstdDecoder, InBuffer, Operation, OutBuffer};
+
+use self::frames::Frames;
+use self::snappy::{Progress, Snappy};
 
 /// A shard does not become larger than this when it is decompressed.
 pub const RAW_BYTES_MAX: u64 = 64 << 30;
@@ -34,6 +42,14 @@ pub enum Codec {
     Zlib,
     /// Zstandard.
     Zstd,
+    /// Brotli.
+    Brotli,
+    /// bzip2, of one or more streams.
+    Bzip2,
+    /// Snappy, as one raw block without frames.
+    Snappy,
+    /// The frames of a LitData chunk; undone, it is a plain chunk.
+    LitdataFrames,
 }
 
 impl Codec {
@@ -46,11 +62,29 @@ impl Codec {
             .and_then(|extension| match extension {
                 "gz" | "tgz" => Some(Self::Gzip),
                 "zst" | "zstd" => Some(Self::Zstd),
+                "br" => Some(Self::Brotli),
+                "bz2" => Some(Self::Bzip2),
+                "snappy" => Some(Self::Snappy),
                 _ => None,
             });
         by_name.unwrap_or(match first {
             [0x1f, 0x8b, 8, ..] => Self::Gzip,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
+            // The magic of bzip2, its level, and the digits of pi that its first block begins with.
+            [
+                b'B',
+                b'Z',
+                b'h',
+                b'1'..=b'9',
+                0x31,
+                0x41,
+                0x59,
+                0x26,
+                0x53,
+                0x59,
+                ..,
+            ] => Self::Bzip2,
+            _ if first.starts_with(&frames::MAGIC) => Self::LitdataFrames,
             _ => Self::None,
         })
     }
@@ -74,8 +108,14 @@ enum State {
     Plain,
     Flate(Decompress),
     Zstd(ZstdDecoder<'static>),
+    Brotli(Box<Brotli>),
+    Bzip2(bzip2::Decompress),
+    Snappy(Box<Snappy>),
+    Frames(Box<Frames>),
     Broken,
 }
+
+type Brotli = BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>;
 
 /// How far one step came.
 struct Step {
@@ -92,6 +132,17 @@ impl Decoder {
             Codec::Gzip => State::Flate(Decompress::new_gzip(15)),
             Codec::Zlib => State::Flate(Decompress::new(true)),
             Codec::Zstd => ZstdDecoder::new().map_or(State::Broken, State::Zstd),
+            // The strict one keeps to windows of 16 MiB.
+            Codec::Brotli => State::Brotli(Box::new(BrotliState::new_strict(
+                StandardAlloc::default(),
+                StandardAlloc::default(),
+                StandardAlloc::default(),
+            ))),
+            Codec::Bzip2 => State::Bzip2(bzip2::Decompress::new(false)),
+            Codec::Snappy => State::Snappy(Box::new(Snappy::new())),
+            Codec::LitdataFrames => {
+                Frames::new().map_or(State::Broken, |frames| State::Frames(Box::new(frames)))
+            }
         };
         let output = match codec {
             Codec::None => Vec::new(),
@@ -128,12 +179,12 @@ impl Decoder {
             self.at_end = step.is_end;
             self.count(step.produced as u64)?;
             sink(&self.output[..step.produced])?;
-            if step.is_end && !stored.is_empty() {
-                self.next_member();
-            } else if stored.is_empty() && step.produced < self.output.len() {
+            if stored.is_empty() && step.produced < self.output.len() {
                 return Ok(());
             } else if step.consumed == 0 && step.produced == 0 {
                 return Err(self.corrupt("decoding does not get on"));
+            } else if step.is_end && !stored.is_empty() {
+                self.next_member();
             }
         }
     }
@@ -174,14 +225,41 @@ impl Decoder {
                     Err(error) => Err(self.corrupt("it does not decompress").with_source(error)),
                 }
             }
+            State::Brotli(brotli) => match brotli_step(brotli, stored, &mut self.output) {
+                Some(step) => Ok(step),
+                None => Err(self.corrupt("it does not decompress")),
+            },
+            State::Bzip2(bzip2) => {
+                let (consumed, produced) = (bzip2.total_in(), bzip2.total_out());
+                let status = bzip2.decompress(stored, &mut self.output);
+                let (consumed, produced) = (bzip2.total_in() - consumed, bzip2.total_out() - produced);
+                match status {
+                    Ok(status) => Ok(Step {
+                        consumed: consumed as usize,
+                        produced: produced as usize,
+                        is_end: status == bzip2::Status::StreamEnd,
+                    }),
+                    Err(error) => Err(self.corrupt("it does not decompress").with_source(error)),
+                }
+            }
+            State::Snappy(snappy) => {
+                let progress = snappy.step(stored, &mut self.output);
+                progress.map(Step::from).map_err(|why| self.corrupt(why))
+            }
+            State::Frames(frames) => {
+                let progress = frames.step(stored, &mut self.output);
+                progress.map(Step::from).map_err(|why| self.corrupt(why))
+            }
             State::Plain | State::Broken => Err(self.corrupt("the decoder could not be made")),
         }
     }
 
-    /// gzip files may be joined; zstd goes on by itself.
+    /// gzip and bzip2 files may be joined; zstd goes on by itself; behind the others there is nothing to decode, which the next step says.
     fn next_member(&mut self) {
-        if let (State::Flate(flate), Codec::Gzip) = (&mut self.state, self.codec) {
-            *flate = Decompress::new_gzip(15);
+        match (&mut self.state, self.codec) {
+            (State::Flate(flate), Codec::Gzip) => *flate = Decompress::new_gzip(15),
+            (State::Bzip2(bzip2), _) => *bzip2 = bzip2::Decompress::new(false),
+            _ => {}
         }
         self.at_end = false;
     }
@@ -210,6 +288,41 @@ impl Decoder {
     }
 }
 
+impl From<Progress> for Step {
+    fn from(progress: Progress) -> Self {
+        Self {
+            consumed: progress.consumed,
+            produced: progress.produced,
+            is_end: progress.is_end,
+        }
+    }
+}
+
+fn brotli_step(state: &mut Brotli, stored: &[u8], output: &mut [u8]) -> Option<Step> {
+    let (mut consumed, mut produced, mut total) = (0, 0, 0);
+    let (mut left, mut room) = (stored.len(), output.len());
+    let result = BrotliDecompressStream(
+        &mut left,
+        &mut consumed,
+        stored,
+        &mut room,
+        &mut produced,
+        output,
+        &mut total,
+        state,
+    );
+    let is_end = match result {
+        BrotliResult::ResultSuccess => true,
+        BrotliResult::NeedsMoreInput | BrotliResult::NeedsMoreOutput => false,
+        BrotliResult::ResultFailure => return None,
+    };
+    Some(Step {
+        consumed,
+        produced,
+        is_end,
+    })
+}
+
 impl fmt::Debug for Decoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decoder")
@@ -225,11 +338,16 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::format::mds::Compression;
 
     fn gzip(bytes: &[u8]) -> Vec<u8> {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         encoder.write_all(bytes).unwrap();
         encoder.finish().unwrap()
+    }
+
+    fn compress(name: &str, bytes: &[u8]) -> Vec<u8> {
+        Compression::parse(name).unwrap().compress(bytes).unwrap()
     }
 
     fn decode(codec: Codec, stored: &[u8], step: usize) -> Result<Vec<u8>> {
@@ -260,6 +378,17 @@ mod tests {
                 [gzip(&bytes[..300_000]), gzip(&bytes[300_000..])].concat(),
             ),
             (Codec::Zlib, zlib.finish().unwrap()),
+            (Codec::Brotli, compress("br:4", &bytes)),
+            (Codec::Bzip2, compress("bz2", &bytes)),
+            (
+                Codec::Bzip2,
+                [
+                    compress("bz2", &bytes[..300_000]),
+                    compress("bz2:1", &bytes[300_000..]),
+                ]
+                .concat(),
+            ),
+            (Codec::Snappy, compress("snappy", &bytes)),
             (Codec::Zstd, zstd::encode_all(&bytes[..], 1).unwrap()),
             (
                 Codec::Zstd,
@@ -283,6 +412,9 @@ mod tests {
         for (codec, stored) in [
             (Codec::Gzip, gzip(&bytes)),
             (Codec::Zstd, zstd::encode_all(&bytes[..], 1).unwrap()),
+            (Codec::Brotli, compress("br:4", &bytes)),
+            (Codec::Bzip2, compress("bz2", &bytes)),
+            (Codec::Snappy, compress("snappy", &bytes)),
         ] {
             for len in [1, stored.len() / 2, stored.len() - 1] {
                 let error = decode(codec, &stored[..len], 100).unwrap_err();
@@ -297,12 +429,44 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_stopped() {
-        let zeros = std::io::Read::take(std::io::repeat(0), RATIO_FREE_BYTES + (64 << 20));
-        let stored = zstd::encode_all(zeros, 1).unwrap();
-        let mut decoder = Decoder::new(Codec::Zstd);
-        let error = decoder.feed(&stored, &mut |_| Ok(())).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    fn nothing_may_follow_what_is_complete() {
+        let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+        zlib.write_all(b"something").unwrap();
+        for (codec, stored) in [
+            (Codec::Zlib, zlib.finish().unwrap()),
+            (Codec::Brotli, compress("br", b"something")),
+            (Codec::Snappy, compress("snappy", b"something")),
+        ] {
+            let longer = [&stored[..], b"xyz"].concat();
+            for step in [1, usize::MAX] {
+                assert_eq!(decode(codec, &stored, step).unwrap(), b"something");
+                let error = decode(codec, &longer, step).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{codec:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn bombs_are_stopped() {
+        let bytes = RATIO_FREE_BYTES + (64 << 20);
+        let zeros = || std::io::Read::take(std::io::repeat(0), bytes);
+        let mut brotli = Vec::new();
+        let quick = brotli::enc::BrotliEncoderParams {
+            quality: 2,
+            ..Default::default()
+        };
+        brotli::BrotliCompress(&mut zeros(), &mut brotli, &quick).unwrap();
+        // 45 bytes of bzip2 are 900 kB of zeros, and streams may be joined.
+        let stream = compress("bz2", &vec![0; 8 << 20]);
+        for (codec, stored) in [
+            (Codec::Zstd, zstd::encode_all(zeros(), 1).unwrap()),
+            (Codec::Brotli, brotli),
+            (Codec::Bzip2, stream.repeat(40)),
+        ] {
+            let mut decoder = Decoder::new(codec);
+            let error = decoder.feed(&stored, &mut |_| Ok(())).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{codec:?}");
+        }
     }
 
     #[test]
@@ -312,6 +476,11 @@ mod tests {
         assert_eq!(of("a.tgz", b""), Codec::Gzip);
         assert_eq!(of("a.mds.zstd", b""), Codec::Zstd);
         assert_eq!(of("a.tfrecord", &gzip(b"x")), Codec::Gzip);
+        assert_eq!(of("a.mds.br", b""), Codec::Brotli);
+        assert_eq!(of("a.mds.snappy", b""), Codec::Snappy);
+        assert_eq!(of("a.tar.bz2", b""), Codec::Bzip2);
+        assert_eq!(of("a.tar", &compress("bz2:3", b"x")), Codec::Bzip2);
+        assert_eq!(of("chunk-0-0.bin", b"LDFZ01\0\0\x01"), Codec::LitdataFrames);
         assert_eq!(of("a.tar", b"something"), Codec::None);
     }
 }

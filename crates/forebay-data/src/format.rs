@@ -7,8 +7,12 @@
 //! Writing: a [`ShardWriter`] takes samples and gives the bytes of a shard.
 
 pub mod files;
+pub mod litdata;
+pub mod mds;
+mod rows;
 pub mod tfrecord;
 pub mod tokens;
+pub mod value;
 pub mod wds;
 
 use std::fmt;
@@ -18,6 +22,8 @@ use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Key, Ledger, Result};
 use futures::TryStreamExt;
 use ring::digest;
+
+pub(crate) use self::rows::ROWS_MAX;
 
 use crate::codec::{Codec, Decoder};
 use crate::schema::Field;
@@ -44,6 +50,12 @@ pub trait Format: fmt::Debug + Send + Sync {
 /// Bytes are hostile: a scan never panics, never allocates by what a length field claims, and says `Corrupt` with the offset where
 /// something does not follow the format.
 pub trait Scan: Send {
+    /// The next bytes as they are stored, before they are decompressed and fed: for formats that keep checksums of them.
+    fn stored(&mut self, bytes: &[u8]) -> Result<()> {
+        let _ = bytes;
+        Ok(())
+    }
+
     /// The next bytes, decompressed, in pieces of any size.
     fn feed(&mut self, bytes: &[u8]) -> Result<()>;
 
@@ -109,6 +121,7 @@ async fn pass(format: &dyn Format, source: &ShardSource) -> Result<Tabulated> {
         ledger.merge(&read);
         let decoder = decoder.get_or_insert_with(|| Decoder::new(format.codec(&source.meta().key, &piece)));
         sha256.update(&piece);
+        scan.stored(&piece)?;
         decoder.feed(&piece, &mut |raw| scan.feed(raw))?;
     }
     let (codec, raw_bytes) = match decoder {
