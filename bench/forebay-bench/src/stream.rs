@@ -69,16 +69,21 @@ impl Contender for Stream {
             self.round += 1;
             self.spec.order.seed = Seed(self.round);
             let meter = Meter::start();
-            let mut loader = Loader::new(self.dataset.clone(), self.spec.clone())?;
+            let mut loader = Loader::new(self.dataset.clone(), &self.spec)?;
             let mut bytes = 0;
             while let Some(batch) = loader.next_batch().await {
                 bytes += batch?.bytes();
             }
             let mut done = meter.done(bytes);
             let report = loader.report();
-            done.extra.insert("samples".to_owned(), Value::from(report.samples));
-            done.extra.insert("first_batch_s".to_owned(), Value::from(report.stalls.first_batch_s));
-            done.extra.insert("stalls".to_owned(), serde_json::to_value(report.stalls)?);
+            done.extra
+                .insert("samples".to_owned(), Value::from(report.samples));
+            done.extra.insert(
+                "first_batch_s".to_owned(),
+                Value::from(report.stalls.first_batch_s),
+            );
+            done.extra
+                .insert("stalls".to_owned(), serde_json::to_value(report.stalls)?);
             Ok(done)
         })
     }

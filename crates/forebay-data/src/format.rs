@@ -16,6 +16,7 @@ pub mod value;
 pub mod wds;
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -25,6 +26,7 @@ use ring::digest;
 
 pub(crate) use self::rows::ROWS_MAX;
 
+use crate::block::Block;
 use crate::codec::{Codec, Decoder};
 use crate::schema::Field;
 use crate::source::ShardSource;
@@ -38,6 +40,13 @@ pub trait Format: fmt::Debug + Send + Sync {
 
     /// Begin a pass over a shard. May look at parts of it first (a footer).
     async fn scan(&self, source: &ShardSource) -> Result<Box<dyn Scan>>;
+
+    /// What decodes the groups of a shard, for formats whose samples are rows of groups.
+    async fn decoder(&self, source: &ShardSource) -> Result<Arc<dyn GroupDecoder>> {
+        let message = format!("samples of format {} are no rows of groups", self.name());
+        let error = Error::new(ErrorKind::Unsupported, "open shard", message);
+        Err(source.name_in(error))
+    }
 
     /// Compression of the whole shard, from its name and its first bytes. Formats whose own first bytes say more than that override it.
     fn codec(&self, key: &Key, first: &[u8]) -> Codec {
@@ -61,6 +70,12 @@ pub trait Scan: Send {
 
     /// There are no more bytes.
     fn finish(self: Box<Self>) -> Result<Table>;
+}
+
+/// Decodes groups of rows of one shard.
+pub trait GroupDecoder: fmt::Debug + Send + Sync {
+    /// The rows of group `group`, from the bytes of its extent, which were checked.
+    fn decode(&self, extent: &Bytes, table: &Arc<Table>, group: usize) -> Result<Block>;
 }
 
 /// A sample to be written.

@@ -133,20 +133,20 @@ fn size_of(shard: &Shard) -> ShardSize {
 
 impl Loader {
     /// From the beginning.
-    pub fn new(dataset: Dataset, spec: StreamSpec) -> Result<Self> {
+    pub fn new(dataset: Dataset, spec: &StreamSpec) -> Result<Self> {
         let order = order_of(&dataset, spec.order.clone())?;
         let plan = order.epoch(0);
         Self::start(dataset, spec, order, plan, 0)
     }
 
     /// From where an earlier run stood.
-    pub fn resume(dataset: Dataset, spec: StreamSpec, position: &Position) -> Result<Self> {
+    pub fn resume(dataset: Dataset, spec: &StreamSpec, position: &Position) -> Result<Self> {
         let order = order_of(&dataset, spec.order.clone())?;
         let (plan, batch) = order.resume(position)?;
         Self::start(dataset, spec, order, plan, batch)
     }
 
-    fn start(dataset: Dataset, spec: StreamSpec, order: Order, plan: EpochPlan, batch: u64) -> Result<Self> {
+    fn start(dataset: Dataset, spec: &StreamSpec, order: Order, plan: EpochPlan, batch: u64) -> Result<Self> {
         let fields = fields_of(&dataset, spec.fields.as_deref())?;
         let batch_bytes = batch_bytes(&dataset, spec.order.batch_size);
         let ready_max = ((spec.ready_bytes_max / batch_bytes.max(1)) as usize).clamp(READY_MIN, READY_MAX);

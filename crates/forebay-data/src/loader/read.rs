@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use forebay_core::{Error, ErrorKind, Ledger, Result, Span};
+use forebay_core::{Error, ErrorKind, Ledger, Result, Span, crc32c};
 use forebay_io::{AlignedBuf, BufPool, Pages};
 use futures::TryStreamExt;
 use tokio::sync::OwnedSemaphorePermit;
@@ -20,7 +20,7 @@ use crate::codec::{Codec, Decoder};
 use crate::dataset::Dataset;
 use crate::order::BlockRef;
 use crate::source::ShardSource;
-use crate::table::{Layout, Samples, Table};
+use crate::table::{Group, Layout, Samples, Table};
 
 /// What direct I/O asks for on every device met so far; a range that is read is widened to it.
 const ALIGN: u64 = 4096;
@@ -30,7 +30,9 @@ const ALIGN: u64 = 4096;
 pub(super) struct Loaded {
     /// Number of the shard.
     pub(super) shard: u32,
-    block: Block,
+    parts: Vec<Part>,
+    /// Number in the shard of the first sample.
+    first: u64,
     /// For each field of the data set, its column in this shard.
     columns: Arc<[Option<usize>]>,
     /// Samples that do not hold their checksum, in ascending order.
@@ -40,6 +42,16 @@ pub(super) struct Loaded {
     /// When reading began, when the bytes were there, when they were checked.
     pub(super) times: Times,
     _room: OwnedSemaphorePermit,
+}
+
+/// Samples that lie in memory together: all of the block, or those of one group of rows.
+#[derive(Debug)]
+struct Part {
+    /// Number in the block of the first of them.
+    start: u32,
+    /// Number in `block` of the same.
+    skipped: usize,
+    block: Block,
 }
 
 /// When a block passed which station.
@@ -54,17 +66,25 @@ impl Loaded {
     /// A field of a sample, both counted from 0.
     pub(super) fn field(&self, sample: u32, field: usize) -> Option<&[u8]> {
         let column = (*self.columns.get(field)?)?;
-        self.block.field(sample as usize, column)
+        let (block, sample) = self.find(sample)?;
+        block.field(sample, column)
     }
 
     /// The key of a sample, where the format has keys.
     pub(super) fn key(&self, sample: u32) -> Option<&str> {
-        self.block.key(sample as usize)
+        let (block, sample) = self.find(sample)?;
+        block.key(sample)
     }
 
     /// Number of a sample in its shard.
     pub(super) fn index(&self, sample: u32) -> u64 {
-        self.block.first() + u64::from(sample)
+        self.first + u64::from(sample)
+    }
+
+    fn find(&self, sample: u32) -> Option<(&Block, usize)> {
+        let after = self.parts.partition_point(|part| part.start <= sample);
+        let part = self.parts.get(after.checked_sub(1)?)?;
+        Some((&part.block, (sample - part.start) as usize + part.skipped))
     }
 
     /// True for a sample that does not hold its checksum.
@@ -106,24 +126,46 @@ impl Reader {
             asked: clock.now(),
             ..Times::default()
         };
-        let shard = block.shard as usize;
-        let source = self.dataset.source(shard).await?;
-        let read = self.read(&source, &block).await;
-        let (read, ledger) = read.map_err(|error| source.name_in(error))?;
-        times.arrived = clock.now();
-        let columns = self.columns(&read).into();
-        let (read, bad) = self
-            .cpu
-            .run(move || {
-                let bad = (0..read.len()).filter(|sample| !read.is_whole(*sample));
-                let bad = bad.map(|sample| sample as u32).collect();
-                (read, bad)
-            })
-            .await?;
+        let source = self.dataset.source(block.shard as usize).await?;
+        let table = self.dataset.table(block.shard as usize).await?;
+        let columns = self.columns(&table).into();
+        let (parts, bad, ledger) = match &table.layout {
+            Layout::Samples(_) => {
+                let (read, ledger) = self
+                    .bytes(&source, &table, &block)
+                    .await
+                    .map_err(|error| source.name_in(error))?;
+                times.arrived = clock.now();
+                let (read, bad) = self
+                    .cpu
+                    .run(move || {
+                        let bad = (0..read.len()).filter(|sample| !read.is_whole(*sample));
+                        let bad = bad.map(|sample| sample as u32).collect();
+                        (read, bad)
+                    })
+                    .await?;
+                (
+                    vec![Part {
+                        start: 0,
+                        skipped: 0,
+                        block: read,
+                    }],
+                    bad,
+                    ledger,
+                )
+            }
+            Layout::Groups(groups) => {
+                let rows = self.rows(&source, &table, groups, &block);
+                let (parts, ledger) = rows.await.map_err(|error| source.name_in(error))?;
+                times.arrived = clock.now();
+                (parts, Vec::new(), ledger)
+            }
+        };
         times.checked = clock.now();
         Ok(Loaded {
             shard: block.shard,
-            block: read,
+            parts,
+            first: block.samples.start,
             columns,
             bad,
             ledger,
@@ -144,48 +186,77 @@ impl Reader {
     }
 
     /// For each field of the data set, where the shard has it.
-    fn columns(&self, block: &Block) -> Vec<Option<usize>> {
+    fn columns(&self, table: &Table) -> Vec<Option<usize>> {
         let fields = self.dataset.schema().fields().iter();
         fields
-            .map(|field| block.fields().iter().position(|own| own.name == field.name))
+            .map(|field| table.fields.iter().position(|own| own.name == field.name))
             .collect()
     }
 
-    async fn read(&self, source: &ShardSource, block: &BlockRef) -> Result<(Block, Ledger)> {
-        let table = self.dataset.table(block.shard as usize).await?;
+    /// Samples that are ranges of the shard.
+    async fn bytes(
+        &self,
+        source: &ShardSource,
+        table: &Arc<Table>,
+        block: &BlockRef,
+    ) -> Result<(Block, Ledger)> {
         let shard = self.shard(block)?;
-        match &table.layout {
-            Layout::Samples(samples) if shard.codec == Codec::None => {
-                let span = span_of(samples, &block.samples)?
-                    .align_out(ALIGN)
-                    .clamp_to(source.size());
-                let buf = self.memory(span.len() as usize)?;
-                let (bytes, ledger) = source.read_into(span, buf).await?;
-                Ok((
-                    Block::from_bytes(table, block.samples.clone(), bytes, span.start())?,
-                    ledger,
-                ))
-            }
-            Layout::Samples(_) => {
-                let (bytes, ledger) = unpack(source, shard.codec, shard.raw_bytes).await?;
-                Ok((Block::from_bytes(table, block.samples.clone(), bytes, 0)?, ledger))
-            }
-            Layout::Groups(_) => self.rows(source, table, block).await,
-        }
+        let (bytes, base, ledger) = if shard.codec == Codec::None {
+            let Layout::Samples(samples) = &table.layout else {
+                return Err(internal("rows of groups are no ranges"));
+            };
+            let span = span_of(samples, &block.samples)?
+                .align_out(ALIGN)
+                .clamp_to(source.size());
+            let buf = self.memory(span.len() as usize)?;
+            let (bytes, ledger) = source.read_into(span, buf).await?;
+            (bytes, span.start(), ledger)
+        } else {
+            let (bytes, ledger) = unpack(source, shard.codec, shard.raw_bytes).await?;
+            (bytes, 0, ledger)
+        };
+        let block = Block::from_bytes(Arc::clone(table), block.samples.clone(), bytes, base)?;
+        Ok((block, ledger))
     }
 
+    /// Samples that are rows of groups: each group is read whole, compared with its checksum, and decoded.
     async fn rows(
         &self,
         source: &ShardSource,
-        table: Arc<Table>,
+        table: &Arc<Table>,
+        groups: &[Group],
         block: &BlockRef,
-    ) -> Result<(Block, Ledger)> {
-        let _ = (source, table, block);
-        Err(Error::new(
-            ErrorKind::Unsupported,
-            "read block",
-            "rows of groups cannot be streamed yet",
-        ))
+    ) -> Result<(Vec<Part>, Ledger)> {
+        let decoder = self.dataset.format().await?.decoder(source).await?;
+        let (mut parts, mut ledger) = (Vec::new(), Ledger::default());
+        let mut first = 0;
+        for (number, group) in groups.iter().enumerate() {
+            let rows = first..first + group.samples;
+            first = rows.end;
+            let start = rows.start.max(block.samples.start);
+            if start >= rows.end.min(block.samples.end) {
+                continue;
+            }
+            let span = group.extent.align_out(ALIGN).clamp_to(source.size());
+            let (bytes, read) = source.read_into(span, self.memory(span.len() as usize)?).await?;
+            ledger.merge(&read);
+            let (decoder, table, group) = (Arc::clone(&decoder), Arc::clone(table), *group);
+            let decoded = self.cpu.run(move || {
+                let extent = bytes.slice(group.extent.relative_to(span.start()));
+                if crc32c(&extent) != group.crc {
+                    let message = format!("row group {number} does not have the checksum of the manifest");
+                    return Err(Error::new(ErrorKind::Corrupt, "read block", message)
+                        .with_hint("forebay verify names every damage"));
+                }
+                decoder.decode(&extent, &table, number)
+            });
+            parts.push(Part {
+                start: (start - block.samples.start) as u32,
+                skipped: (start - rows.start) as usize,
+                block: decoded.await??,
+            });
+        }
+        Ok((parts, ledger))
     }
 
     /// Memory of the pool; of the machine where the pool is too cut up, for the room was promised.
@@ -233,4 +304,8 @@ async fn unpack(source: &ShardSource, codec: Codec, raw_bytes: u64) -> Result<(B
     }
     decoder.finish(&mut sink)?;
     Ok((raw.freeze(), ledger))
+}
+
+fn internal(message: &str) -> Error {
+    Error::new(ErrorKind::Internal, "read block", message)
 }

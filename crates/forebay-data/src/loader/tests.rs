@@ -130,7 +130,7 @@ async fn drain(loader: &mut Loader) -> Vec<Numbers> {
 }
 
 async fn run(dataset: &Dataset, spec: StreamSpec) -> Vec<Numbers> {
-    drain(&mut Loader::new(dataset.clone(), spec).unwrap()).await
+    drain(&mut Loader::new(dataset.clone(), &spec).unwrap()).await
 }
 
 const SIZES: [u32; 6] = [100, 7, 240, 0, 33, 121];
@@ -138,7 +138,7 @@ const SIZES: [u32; 6] = [100, 7, 240, 0, 33, 121];
 #[tokio::test(flavor = "multi_thread")]
 async fn an_epoch_has_every_sample_once_and_the_next_another_order() {
     let (dataset, _) = data_set(&SIZES).await;
-    let mut loader = Loader::new(dataset.clone(), spec(1, 0)).unwrap();
+    let mut loader = Loader::new(dataset.clone(), &spec(1, 0)).unwrap();
     let per_epoch = loader.batches() as usize;
     let batches = drain(&mut loader).await;
     assert_eq!(batches.len(), 2 * per_epoch);
@@ -193,13 +193,13 @@ async fn global_batches_are_the_same_at_every_world_size() {
 async fn a_run_goes_on_exactly_where_it_stood() {
     let (dataset, _) = data_set(&SIZES).await;
     let whole = run(&dataset, spec(1, 0)).await;
-    let mut loader = Loader::new(dataset.clone(), spec(1, 0)).unwrap();
+    let mut loader = Loader::new(dataset.clone(), &spec(1, 0)).unwrap();
     for done in 0..whole.len() {
         if done % 5 == 0 || done + 3 > whole.len() {
             let position = loader.position();
-            let mut again = Loader::resume(dataset.clone(), spec(1, 0), &position).unwrap();
+            let mut again = Loader::resume(dataset.clone(), &spec(1, 0), &position).unwrap();
             assert_eq!(drain(&mut again).await, whole[done..], "after {done}");
-            let mut half = Loader::resume(dataset.clone(), spec(2, 1), &position).unwrap();
+            let mut half = Loader::resume(dataset.clone(), &spec(2, 1), &position).unwrap();
             let second = drain(&mut half).await;
             assert!(
                 second
@@ -239,7 +239,7 @@ async fn damage_never_reaches_a_batch() {
     let opened = Dataset::open_indexed(store, dataset.context(), manifest, &options).await;
     let damaged = opened.unwrap();
 
-    let mut stopping = Loader::new(damaged.clone(), spec(1, 0)).unwrap();
+    let mut stopping = Loader::new(damaged.clone(), &spec(1, 0)).unwrap();
     let error = loop {
         match stopping.next_batch().await.unwrap() {
             Ok(batch) => drop(numbers(&batch)),
@@ -255,7 +255,7 @@ async fn damage_never_reaches_a_batch() {
 
     let mut going_on = spec(1, 0);
     going_on.bad = BadPolicy::Replace { max: 2 };
-    let mut loader = Loader::new(damaged.clone(), going_on.clone()).unwrap();
+    let mut loader = Loader::new(damaged.clone(), &going_on).unwrap();
     let replaced = drain(&mut loader).await;
     let report = loader.report();
     assert_eq!(
@@ -272,7 +272,7 @@ async fn damage_never_reaches_a_batch() {
     assert_eq!(differing, 2);
 
     going_on.bad = BadPolicy::Replace { max: 1 };
-    let mut limited = Loader::new(damaged, going_on).unwrap();
+    let mut limited = Loader::new(damaged, &going_on).unwrap();
     let mut last = Ok(());
     while let Some(batch) = limited.next_batch().await {
         last = batch.map(drop);
@@ -286,7 +286,7 @@ async fn too_little_memory_is_told_and_is_no_hang() {
     let plenty = run(&dataset, spec(1, 0)).await;
     let mut poor = spec(1, 0);
     poor.memory_bytes_max = 4096;
-    let mut loader = Loader::new(dataset, poor).unwrap();
+    let mut loader = Loader::new(dataset, &poor).unwrap();
     assert_eq!(drain(&mut loader).await, plenty);
     assert!(loader.report().memory_grown_bytes > 0);
 }
@@ -296,7 +296,7 @@ async fn only_the_fields_asked_for_and_clear_words_for_others() {
     let (dataset, _) = data_set(&SIZES).await;
     let mut some = spec(1, 0);
     some.fields = Some(vec!["text".to_owned()]);
-    let batch = Loader::new(dataset.clone(), some.clone())
+    let batch = Loader::new(dataset.clone(), &some)
         .unwrap()
         .next_batch()
         .await
@@ -305,7 +305,7 @@ async fn only_the_fields_asked_for_and_clear_words_for_others() {
     assert_eq!(batch.fields().len(), 1);
     assert!(matches!(batch.values(&batch.fields()[0]), Values::Ragged { .. }));
     some.fields = Some(vec!["txt".to_owned()]);
-    let error = Loader::new(dataset, some).unwrap_err();
+    let error = Loader::new(dataset, &some).unwrap_err();
     assert!(error.hint().unwrap().contains("number, text"), "{error:?}");
 }
 
@@ -313,7 +313,7 @@ async fn only_the_fields_asked_for_and_clear_words_for_others() {
 async fn a_missing_shard_is_an_error_that_names_it() {
     let (dataset, store) = data_set(&SIZES).await;
     store.delete(&Key::parse("002").unwrap()).await.unwrap();
-    let mut loader = Loader::new(dataset, spec(1, 0)).unwrap();
+    let mut loader = Loader::new(dataset, &spec(1, 0)).unwrap();
     let error = loop {
         match loader.next_batch().await {
             Some(Ok(_)) => {}
