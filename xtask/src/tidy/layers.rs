@@ -75,7 +75,8 @@ const OWNED: &[(&str, &[&str])] = &[
     ("reqwest", &["forebay-store"]),
     ("syn", &["xtask"]),
     ("tracing-subscriber", &["forebay-cli", "forebay-python"]),
-    ("zstd", &["forebay-ckpt"]),
+    // Shards come compressed by it, and checkpoints are.
+    ("zstd", &["forebay-ckpt", "forebay-data"]),
 ];
 
 /// Crates that do no I/O and start no runtime, and what would break that promise.
