@@ -28,21 +28,28 @@ def venv_bin(name):
     return VENV / "bin" / name
 
 
-def ensure_venv():
-    """Make the peers' environment hold exactly what the requirements say."""
-    requirements = BENCH / "requirements.txt"
-    if STAMP.exists() and STAMP.read_text() == requirements.read_text():
-        return
-    run([sys.executable, "-m", "venv", "--clear", VENV])
+def ensure_venv(suite=None):
+    """Make the peers' environment hold exactly what the requirements say, and return its Python.
+
+    A suite whose peers are large has an environment of its own: `requirements-SUITE.txt`.
+    """
+    tail = f"-{suite}" if suite else ""
+    requirements = BENCH / f"requirements{tail}.txt"
+    venv = VENV.with_name(VENV.name + tail)
+    python, stamp = venv / "bin" / "python", venv / STAMP.name
+    if stamp.exists() and stamp.read_text() == requirements.read_text():
+        return python
+    run([sys.executable, "-m", "venv", "--clear", venv])
     uv = shutil.which("uv")
     if uv is None:
-        run([venv_bin("python"), "-m", "pip", "install", "--quiet", "uv"])
-        uv = venv_bin("uv")
+        run([python, "-m", "pip", "install", "--quiet", "uv"])
+        uv = venv / "bin" / "uv"
     run(
         [uv, "pip", "install", "--quiet", "--require-hashes", "-r", requirements],
-        env={"VIRTUAL_ENV": str(VENV)},
+        env={"VIRTUAL_ENV": str(venv)},
     )
-    STAMP.write_text(requirements.read_text())
+    stamp.write_text(requirements.read_text())
+    return python
 
 
 def ensure_programs():

@@ -8,10 +8,12 @@
 //! - `get`, `get-ranges`, `put`: a remote store ([`remote`]);
 //! - `files-disk`, `files-local`, `files-cache`: the same shards plainly and as cache hits ([`files`]);
 //! - `stream`: an epoch of a data set ([`stream`]);
-//! - `memory`: bytes in flight with a slow consumer ([`memory`]).
+//! - `memory`: bytes in flight with a slow consumer ([`memory`]);
+//! - `images`: JPEGs to batches ([`images`]).
 
 mod disk;
 mod files;
+mod images;
 mod job;
 mod memory;
 mod remote;
@@ -58,6 +60,7 @@ async fn main() -> Result<()> {
         "files-local" => Box::new(files::Files::local(&job).await?),
         "files-cache" => Box::new(files::Files::cache(&job).await?),
         "stream" => Box::new(stream::Stream::new(&job).await?),
+        "images" => Box::new(images::Images::new(&job)?),
         "memory" => Box::new(memory::Slow::new(job).await?),
         _ => bail!("unknown mode {mode}"),
     };

@@ -22,7 +22,8 @@
 //! - [`manifest`]: what is in every shard of a data set, in one side file;
 //! - [`dataset`]: from a URL to shards with their tables; [`verify`](mod@verify): compares them with their manifest;
 //! - [`order`]: which samples come when, on which rank;
-//! - [`loader`]: hands them out as batches.
+//! - [`loader`]: hands them out as batches;
+//! - [`image`]: JPEG and PNG to tensors.
 
 mod block;
 pub mod codec;
@@ -30,6 +31,7 @@ pub mod dataset;
 pub mod format;
 #[cfg(fuzzing)]
 pub mod fuzz;
+pub mod image;
 pub mod loader;
 pub mod manifest;
 pub mod order;

@@ -1,0 +1,37 @@
+//! Images: JPEG and PNG through every geometry, and the text of plans.
+//!
+//! The first byte chooses the plan; the rest is the image, or the text of a plan.
+
+#![no_main]
+
+use std::sync::Arc;
+
+use forebay_core::Seed;
+use forebay_data::image::{Decoder, ImagePlan};
+use libfuzzer_sys::fuzz_target;
+
+/// Small enough that no input takes long.
+const PIXELS_MAX: u64 = 1 << 18;
+
+const PLANS: [&str; 4] = [
+    "rrc:8,flip",
+    "resize:20,crop:16",
+    "resize:9x7,float",
+    "crop:33x2,normalize",
+];
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((first, rest)) = bytes.split_first() else {
+        return;
+    };
+    let Some(plan) = PLANS.get(usize::from(*first)) else {
+        if let Ok(text) = std::str::from_utf8(rest) {
+            let _ = ImagePlan::parse(text);
+        }
+        return;
+    };
+    let plan = ImagePlan::parse(plan).expect("a good plan");
+    let mut out = vec![0; plan.output_bytes()];
+    let mut decoder = Decoder::new(Arc::new(plan), Seed(1), 0).with_pixels_max(PIXELS_MAX);
+    let _ = decoder.decode_into(rest, 1, &mut out);
+});
