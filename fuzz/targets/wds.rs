@@ -8,16 +8,16 @@ use forebay_data::format::scan_bytes;
 use forebay_data::format::wds::WdsScan;
 use libfuzzer_sys::fuzz_target;
 
-/// Offset and length of the checksum of a header, and of the flag that says which blocks get theirs from us.
-const CHECKSUM: std::ops::Range<usize> = 148..156;
 const BLOCK_BYTES: usize = 512;
+const CHECKSUM: std::ops::Range<usize> = 148..156;
+const MAGIC: std::ops::Range<usize> = 257..262;
 
-/// Give each block that asks for it (by a byte at the end, where headers have none) the checksum of a header: no fuzzer would find
-/// one, and without it nothing behind the first header is reached.
+/// Give each block that looks like a header, or asks for it by an odd byte at its end, the checksum of one: no fuzzer would find it, and
+/// without it nothing behind the first changed byte is reached.
 fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
-        if block.last().is_some_and(|byte| byte & 1 == 1) {
+        if block[MAGIC] == *b"ustar" || block[BLOCK_BYTES - 1] % 2 == 1 {
             block[CHECKSUM].fill(b' ');
             let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
             block[CHECKSUM].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());

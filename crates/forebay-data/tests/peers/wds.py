@@ -10,6 +10,7 @@ with the webdataset package installed (tried with 1.0.2). Ends with 0 when all a
 
 import io
 import json
+import os
 import pathlib
 import random
 import shutil
@@ -26,7 +27,7 @@ SAMPLES_MAX = 30
 
 
 def samples(rng):
-    """Keys and fields of all lengths that matter to tar, in characters that are easy and not."""
+    """Make keys and fields of all lengths that matter to tar, in characters that are easy and not."""
     alphabet = ["abc", "abc_-", "a\u00e9\u5b57", "a b"][rng.randrange(4)]
     rows = []
     for index in range(rng.randrange(SAMPLES_MAX)):
@@ -42,17 +43,18 @@ def samples(rng):
 
 
 def to_json(rows):
+    """Write samples as wds_peer takes them."""
     return json.dumps([[key, {field: data.hex() for field, data in fields.items()}] for key, fields in rows])
 
 
 def from_json(text):
-    return [
-        (key, {field: bytes.fromhex(data) for field, data in fields.items()})
-        for key, fields in json.loads(text)
-    ]
+    """Read samples as wds_peer gives them."""
+    rows = json.loads(text)
+    return [(key, {field: bytes.fromhex(data) for field, data in fields.items()}) for key, fields in rows]
 
 
 def by_webdataset(path):
+    """Read samples with WebDataset."""
     rows = []
     for sample in tariterators.tarfile_samples([{"url": str(path)}]):
         rows.append((sample.pop("__key__"), {k: v for k, v in sample.items() if k != "__url__"}))
@@ -60,31 +62,32 @@ def by_webdataset(path):
 
 
 def members(rows):
+    """List the members of samples in the order of the archive."""
     return [(f"{key}.{field}", fields[field]) for key, fields in rows for field in sorted(fields)]
 
 
 def by_tarfile(path):
+    """Read members with Python."""
     with tarfile.open(path) as tar:
         found = []
         for info in tar:
-            assert info.isreg() and info.mode == 0o444 and info.uname == info.gname == "bigdata", info
+            assert (info.type, info.mode, info.mtime) == (tarfile.REGTYPE, 0o444, 0), info
+            assert (info.uname, info.gname) == ("bigdata", "bigdata"), info
             found.append((info.name, tar.extractfile(info).read()))
         return found
 
 
 def by_gnu_tar(path):
-    names = subprocess.run(
-        ["tar", "-tf", str(path), "--quoting-style=literal"],
-        check=True,
-        capture_output=True,
-        env={"LC_ALL": "C.UTF-8"},
-    ).stdout.decode()
-    # All data in one go; names tell them apart by the sizes of the others.
-    data = subprocess.run(["tar", "-xOf", str(path)], check=True, capture_output=True).stdout
+    """Read names and all data, joined, with GNU tar."""
+    command = ["tar", "-f", str(path), "--quoting-style=literal"]
+    settings = {**os.environ, "LC_ALL": "C.UTF-8"}
+    names = subprocess.run([*command, "-t"], check=True, capture_output=True, env=settings).stdout.decode()
+    data = subprocess.run([*command, "-x", "-O"], check=True, capture_output=True, env=settings).stdout
     return names.splitlines(), data
 
 
 def write_webdataset(path, rows, **options):
+    """Write samples with WebDataset."""
     with open(path, "wb") as file:
         writer = webdataset.TarWriter(file, encoder=False, **options)
         for key, fields in rows:
@@ -93,6 +96,7 @@ def write_webdataset(path, rows, **options):
 
 
 def write_tarfile(path, rows, flavour):
+    """Write samples with Python."""
     with tarfile.open(path, "w", format=flavour) as tar:
         for name, data in members(rows):
             info = tarfile.TarInfo(name)
@@ -101,6 +105,7 @@ def write_tarfile(path, rows, flavour):
 
 
 def ours_read_by_others(program, folder, rows):
+    """Compare what others read in a shard of ours."""
     path = folder / "ours.tar"
     subprocess.run([program, "write", str(path)], input=to_json(rows).encode(), check=True)
     assert by_webdataset(path) == rows, "webdataset reads something else"
@@ -112,6 +117,7 @@ def ours_read_by_others(program, folder, rows):
 
 
 def others_read_by_us(program, folder, rows):
+    """Compare what we read in shards of others."""
     path = folder / "theirs.tar"
     writers = [
         lambda: write_webdataset(path, rows),
@@ -126,6 +132,7 @@ def others_read_by_us(program, folder, rows):
 
 
 def main():
+    """Run all rounds."""
     program = pathlib.Path(sys.argv[1]).resolve()
     for seed in range(ROUNDS):
         rows = samples(random.Random(seed))
