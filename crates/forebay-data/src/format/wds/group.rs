@@ -67,10 +67,7 @@ impl Census {
 impl Grouper {
     /// A member begins: true when it is a field of a sample, which is open from then on.
     pub(super) fn begin(&mut self, member: Member<'_>) -> Result<bool> {
-        if names::is_metadata(member.name) {
-            return Ok(false);
-        }
-        let Some((key, field)) = names::split(member.name) else {
+        let Some((key, field)) = names::field_of(member.name) else {
             return Ok(false);
         };
         if !self.builder.is_open() || key != self.sample.key {

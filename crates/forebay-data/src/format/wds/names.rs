@@ -11,7 +11,12 @@ pub(super) const FIELD_BAD: &str = "__bad__";
 /// A field that is replaced where WebDataset caches shards.
 pub(super) const FIELD_LOCAL_PATH: &str = "__local_path__";
 
-/// Key and field of a name; `None` for the name of something that is no field.
+/// Key and field of the member of that name, the field as it is written; `None` for members that are passed over.
+pub(super) fn field_of(name: &str) -> Option<(&str, &str)> {
+    split(name).filter(|_| !is_metadata(name))
+}
+
+/// Key and field of a name, metadata or not.
 ///
 /// The regular expression is `^((?:.*/|)[^.]+)[.]([^/]*)$`. Behind the dot there is no slash, and the piece before it that has no dot must reach to the
 /// start of the name or to a slash, with something in between; so it is the first dot of the base name that counts. That the first dot of
@@ -98,7 +103,7 @@ mod tests {
             let longer = |name: &String| ALPHABET.map(|character| format!("{name}{character}"));
             names = names.iter().flat_map(longer).collect();
             for name in &names {
-                let key = split(name).filter(|_| !is_metadata(name)).map(|(key, _)| key);
+                let key = field_of(name).map(|(key, _)| key);
                 let told = key.map_or('-', |key| char::from(b'0' + key.len() as u8));
                 assert_eq!(Some(told), expected.next(), "{name:?}");
                 kept += u32::from(key.is_some());

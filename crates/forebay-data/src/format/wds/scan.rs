@@ -8,6 +8,7 @@ use forebay_core::{Error, ErrorKind, Result};
 
 use super::group::{Grouper, Member};
 use super::header::{self, Header, Type};
+use super::names;
 use super::pax::Records;
 use super::{BLOCK_BYTES, Block, padded};
 use crate::format::Scan;
@@ -248,14 +249,13 @@ impl WdsScan {
             return Err(self.sparse(&self.name_of(header)?));
         }
         let size = self.size_of(header);
-        let name = String::from_utf8(self.name_of(header)?).map_err(|error| {
-            let message = format!(
-                "the name of member '{}' at byte {} is not UTF-8",
-                shown(&String::from_utf8_lossy(error.as_bytes())),
-                self.member_start
-            );
-            Error::new(ErrorKind::Unsupported, OP, message)
-                .with_hint("keys are text; pack the files anew under names that are")
+        let name = String::from_utf8(self.name_of(header)?).or_else(|error| {
+            // What stands for foreign bytes is neither dot nor slash: a member that is passed over is so under its own name too.
+            let name = String::from_utf8_lossy(error.as_bytes());
+            match names::field_of(&name) {
+                Some(_) => Err(self.foreign(&name)),
+                None => Ok(name.into_owned()),
+            }
         })?;
         let left = self.data_left(&name, size)?;
         let is_field = self.grouper.begin(Member {
@@ -383,6 +383,13 @@ impl WdsScan {
             return error.with_hint("is it a tar at all?");
         }
         error
+    }
+
+    fn foreign(&self, name: &str) -> Error {
+        let (name, start) = (shown(name), self.member_start);
+        let message = format!("the name of member '{name}' at byte {start} is not UTF-8");
+        Error::new(ErrorKind::Unsupported, OP, message)
+            .with_hint("keys are text; pack the files anew under names that are")
     }
 
     fn sparse(&self, name: &[u8]) -> Error {

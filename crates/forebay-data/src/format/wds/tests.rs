@@ -342,6 +342,8 @@ fn sparse_files_and_foreign_names_are_not_supported() {
     let name = patched(file("name.txt", ""), 0, b"caf\xe9");
     let message = "the name of member 'caf\u{fffd}.txt' at byte 0 is not UTF-8";
     assert_refused(&[&name], Unsupported, message);
+    let no_field = patched(file("no-field", "x"), 0, b"\xe9");
+    assert_eq!(read(&[no_field, file("a.txt", "1")]).unwrap(), ["a: txt=1"]);
 }
 
 #[test]
