@@ -240,3 +240,39 @@ fn check_field(key: &str, field: &str) -> Result<()> {
 fn refused(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidInput, OP, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_for_names_that_fit_nowhere_else() {
+        let name = |len: usize| "n".repeat(len);
+        let cases = [
+            (name(100), Place::Name),
+            (name(101), Place::Records),
+            (format!("{}/{}", name(155), name(100)), Place::Prefix(155)),
+            (format!("{}/{}", name(156), name(50)), Place::Records),
+            (format!("{}/{}", name(155), name(101)), Place::Records),
+            (format!("a/b/{}", name(99)), Place::Prefix(1)),
+            (format!("a/b/{}", name(100)), Place::Prefix(3)),
+            ("caf\u{e9}".to_owned(), Place::Records),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(place(&name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn archives_end_in_two_blocks_and_fill_their_record() {
+        let cases = [
+            (0, 10_240),
+            (9_216, 10_240),
+            (9_217, 20_480),
+            (u64::MAX, u64::MAX),
+        ];
+        for (members, bytes) in cases {
+            assert_eq!(archive_bytes(members), bytes);
+        }
+    }
+}
