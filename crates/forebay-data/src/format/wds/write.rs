@@ -254,8 +254,8 @@ mod tests {
             (format!("{}/{}", name(155), name(100)), Place::Prefix(155)),
             (format!("{}/{}", name(156), name(50)), Place::Records),
             (format!("{}/{}", name(155), name(101)), Place::Records),
-            (format!("a/b/{}", name(99)), Place::Prefix(1)),
-            (format!("a/b/{}", name(100)), Place::Prefix(3)),
+            (format!("a/b/{}", name(98)), Place::Prefix(1)),
+            (format!("a/b/{}", name(99)), Place::Prefix(3)),
             ("caf\u{e9}".to_owned(), Place::Records),
         ];
         for (name, expected) in cases {
