@@ -103,6 +103,8 @@ pub(crate) enum Command {
     Rm(RmArgs),
     /// Write an object, or a range of it, to stdout
     Cat(CatArgs),
+    /// Drain a data set as training does: rate, cost, and what was waited for
+    Stream(StreamArgs),
     /// Measure a disk or a store
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -199,6 +201,74 @@ pub(crate) struct CatArgs {
     #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
     pub(crate) range: Option<String>,
     /// The object
+    #[arg(value_name = "URL")]
+    pub(crate) url: OsString,
+}
+
+/// `forebay stream`.
+#[derive(Debug, Args)]
+pub(crate) struct StreamArgs {
+    /// Samples of a batch of one rank
+    #[arg(long, value_name = "COUNT", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) batch_size: u64,
+    /// Shuffle, by --seed and the number of the epoch alone
+    #[arg(long)]
+    pub(crate) shuffle: bool,
+    /// The order is a function of it
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Passes over the data set
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) epochs: u64,
+    /// End an epoch after that many samples of all ranks
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) limit: Option<u64>,
+    /// Stop after that many batches
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) batches: Option<u64>,
+    /// This rank
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub(crate) rank: u32,
+    /// Ranks
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    pub(crate) world: u32,
+    /// Parts of the data set that go to one rank each when shuffling; the world size must divide it
+    #[arg(long, value_name = "COUNT", default_value_t = 64)]
+    pub(crate) lanes: u32,
+    /// About how much is shuffled together, over all lanes
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub(crate) window: ByteSize,
+    /// About how much is read at once
+    #[arg(long, value_name = "SIZE", default_value = "4MiB")]
+    pub(crate) block_size: ByteSize,
+    /// Memory for what is read ahead
+    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
+    pub(crate) memory: ByteSize,
+    /// Threads that check and collate; one per core, at most 16, unless given
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) threads: Option<u32>,
+    /// Only this field; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) field: Vec<String>,
+    /// Leave samples out that do not fill the last batch, instead of a short one
+    #[arg(long)]
+    pub(crate) drop_last: bool,
+    /// What becomes of damaged samples: stop, or replace:MAX by others of their batch (100 unless given)
+    #[arg(long, value_name = "POLICY", default_value = "stop")]
+    pub(crate) bad: String,
+    /// Go on from a position that --state-out saved: its file, or its JSON
+    #[arg(long, value_name = "FILE|JSON")]
+    pub(crate) resume: Option<OsString>,
+    /// Save where the run stands at its end, also after Ctrl-C or an error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) state_out: Option<OsString>,
+    /// Format of the shards, where it is not to be found out
+    #[arg(long, value_name = "NAME")]
+    pub(crate) format: Option<String>,
+    /// Write the keys of the samples to stdout, in order
+    #[arg(long)]
+    pub(crate) keys: bool,
+    /// Directory or prefix with shards, one shard, or a pattern such as 'train-{000000..000123}.tar'
     #[arg(value_name = "URL")]
     pub(crate) url: OsString,
 }

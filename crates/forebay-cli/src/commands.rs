@@ -11,6 +11,7 @@ pub(crate) mod plan;
 mod rm;
 mod serve;
 mod stat;
+mod stream;
 
 use clap::CommandFactory;
 use forebay_core::{Error, ErrorKind};
@@ -34,6 +35,7 @@ pub(crate) async fn run(command: Command, app: &App) -> Printed<Exit> {
         Command::Demo(args) => demo::run(&args, app).await,
         Command::Serve(args) => serve::run(&args, app).await,
         Command::Plan(command) => plan::run(command, app).await,
+        Command::Stream(args) => stream::run(&args, app).await,
         Command::Config => config::run(app),
         Command::Completions(args) => completions(args.shell, app),
         Command::Man(args) => manual(&args.command, app),

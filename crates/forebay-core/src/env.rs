@@ -108,6 +108,10 @@ env_vars! {
     XDG_CACHE_HOME = "XDG_CACHE_HOME";
     /// Turns colours off.
     NO_COLOR = "NO_COLOR";
+    /// Number of this process among all of a training run, as launchers set it; `forebay.stream` in Python takes it where no rank is given.
+    RANK = "RANK";
+    /// Processes of a training run, as launchers set it.
+    WORLD_SIZE = "WORLD_SIZE";
     /// AWS access key.
     AWS_ACCESS_KEY_ID = "AWS_ACCESS_KEY_ID";
     /// AWS secret key.

@@ -18,6 +18,7 @@ mod batch;
 mod collate;
 mod cpu;
 mod feed;
+mod policy;
 mod read;
 mod stalls;
 mod task;
@@ -33,6 +34,7 @@ use tokio::sync::mpsc;
 
 pub use batch::{Batch, BatchField, SampleKey, Values};
 pub use collate::BadSample;
+pub use policy::BAD_DEFAULT_MAX;
 pub use stalls::{Blame, StallReport};
 pub use totals::{BadPolicy, Report};
 

@@ -13,5 +13,6 @@ mod removing;
 mod sandbox;
 mod secrets;
 mod serve;
+mod streaming;
 mod stub;
 mod terminal;

@@ -1,0 +1,271 @@
+//! `forebay stream`: drain a data set as a training run would, and tell how fast it came and what it waited for.
+//!
+//! ```text
+//! URL -> Place -> cache, where one is set -> Dataset (its index is read, or made) -> Loader -> batches, counted and dropped
+//!                                                                              |
+//!                                             report.rs: the table or --json <-+-> state.rs: where the run stands, for --resume
+//! ```
+//!
+//! Ctrl-C ends the run after the batch in hand: what was done is told, and with `--state-out` the next run goes on from there.
+
+mod report;
+mod state;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_core::{Clock, Error, ErrorKind, Result, Seed, SystemClock};
+use forebay_data::Dataset;
+use forebay_data::dataset::{OpenOptions, Place, Progress};
+use forebay_data::loader::{Batch, Loader, StreamSpec};
+use forebay_data::manifest::FormatSpec;
+use forebay_data::order::{Last, OrderSpec};
+use forebay_store::Context;
+use forebay_store::cache::Mode;
+use serde::Serialize;
+
+use crate::Exit;
+use crate::app::{App, Source, interrupted};
+use crate::args::StreamArgs;
+use crate::bench::meter::Meter;
+use crate::outlet::Outlet;
+use crate::printer::Printed;
+use crate::progress::Bar;
+use report::Report;
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// After the last batch.
+    Over,
+    /// After as many batches as were asked for.
+    Enough,
+    /// By Ctrl-C.
+    Interrupted,
+}
+
+/// Stream.
+pub(super) async fn run(args: &StreamArgs, app: &App) -> Printed<Exit> {
+    let spec = spec_of(args)?;
+    let context = app.context()?;
+    let resumed = match &args.resume {
+        Some(text) => Some(app.unless_cancelled(state::load(text, &context)).await?),
+        None => None,
+    };
+    let bar = Bar::new(app.printer(), "opening", Some(0));
+    let begun = SystemClock.now();
+    let opened = app.unless_cancelled(open(args, &context, app, &bar)).await;
+    let (dataset, source) = opened.inspect_err(|_| bar.finish())?;
+    let open_time = SystemClock.now().saturating_sub(begun);
+    let meter = Meter::start();
+    let loader = match &resumed {
+        Some(position) => Loader::resume(dataset.clone(), &spec, position),
+        None => Loader::new(dataset.clone(), &spec),
+    };
+    let mut run = Run {
+        loader: loader.inspect_err(|_| bar.finish())?,
+        sink: args.keys.then(|| Outlet::open(app)).transpose()?,
+        epoch: EpochBar::new(bar, &dataset, &spec),
+        begun: SystemClock.now(),
+        first_batch: None,
+        batches: 0,
+    };
+    let drained = run.drain(args.batches, app).await;
+    let measured = meter.stop(run.loader.report().bytes);
+    run.epoch.bar.finish();
+    let drained = match run.sink.take() {
+        // After Ctrl-C nobody waits for a reader of stdout.
+        Some(sink) if !matches!(drained, Ok(End::Interrupted)) => sink.close(drained).await,
+        _ => drained,
+    };
+    if let Some(path) = &args.state_out {
+        state::save(path, &run.loader.position(), &context).await?;
+    }
+    let end = drained?;
+    Report::new(args, &spec, &run, end, open_time, &measured)?.print(args, app)?;
+    source.finish(app.printer()).await;
+    if end == End::Interrupted {
+        // Before the error: what was done so far is the data of this run.
+        app.printer().flush()?;
+        return Err(interrupted().into());
+    }
+    Ok(Exit::Success)
+}
+
+/// The settings of the loader.
+fn spec_of(args: &StreamArgs) -> Result<StreamSpec> {
+    let defaults = StreamSpec::default();
+    let order = OrderSpec {
+        seed: Seed(args.seed),
+        shuffle: args.shuffle,
+        lanes: args.lanes,
+        batch_size: args.batch_size,
+        rank: args.rank,
+        world: args.world,
+        block_bytes: args.block_size.0,
+        window_bytes: args.window.0,
+        last: if args.drop_last { Last::Drop } else { Last::Short },
+        limit: args.limit,
+        ..OrderSpec::default()
+    };
+    Ok(StreamSpec {
+        order,
+        epochs: Some(args.epochs),
+        fields: (!args.field.is_empty()).then(|| args.field.clone()),
+        memory_bytes_max: args.memory.0,
+        threads: args.threads.map_or(defaults.threads, |threads| threads as usize),
+        bad: args.bad.parse()?,
+        ..defaults
+    })
+}
+
+async fn open(args: &StreamArgs, context: &Context, app: &App, bar: &Bar) -> Result<(Dataset, Source)> {
+    let Some(url) = args.url.to_str() else {
+        let message = "the name of a data set must be UTF-8";
+        return Err(Error::new(ErrorKind::InvalidInput, "open data set", message));
+    };
+    let base =
+        std::env::current_dir().map_err(|error| Error::from_io("start", error).at("current directory"))?;
+    let place = Place::find(url, &base, context).await?;
+    // Only what this rank reads: the other parts of a shard are for other ranks.
+    let source = app.source(place.store, Mode::Blocks, context).await?;
+    let options = OpenOptions {
+        format: args.format.as_deref().map(FormatSpec::new),
+        shards: place.shards,
+        progress: Arc::new(IndexBar(bar.clone())),
+        ..OpenOptions::default()
+    };
+    let dataset = Dataset::open(source.store(), context, &options).await?;
+    if !dataset.is_indexed() {
+        let shards = dataset.shards().len();
+        bar.suspend(|printer| {
+            printer.say(format_args!(
+                "no index: all bytes of {shards} shards were read once to make one in memory"
+            ));
+        });
+    }
+    Ok((dataset, source))
+}
+
+/// How far making an index is.
+#[derive(Debug)]
+struct IndexBar(Bar);
+
+impl Progress for IndexBar {
+    fn planned(&self, _shards: u64, bytes: u64) {
+        self.0.stage("indexing", bytes);
+    }
+
+    fn moved(&self, bytes: u64) {
+        self.0.add(bytes);
+    }
+}
+
+/// How far the epoch is, in bytes of the shards.
+struct EpochBar {
+    bar: Bar,
+    sample_bytes: f64,
+    epoch_bytes: u64,
+    epochs: u64,
+    /// The one that the bar shows.
+    shown: Option<u64>,
+}
+
+impl EpochBar {
+    fn new(bar: Bar, dataset: &Dataset, spec: &StreamSpec) -> Self {
+        let bytes: u64 = dataset.shards().iter().map(|shard| shard.raw_bytes).sum();
+        let sample_bytes = bytes as f64 / dataset.samples().max(1) as f64;
+        let samples = spec
+            .order
+            .limit
+            .map_or(dataset.samples(), |limit| limit.min(dataset.samples()));
+        Self {
+            bar,
+            sample_bytes,
+            epoch_bytes: (samples as f64 * sample_bytes / f64::from(spec.order.world)) as u64,
+            epochs: spec.epochs.unwrap_or(u64::MAX),
+            shown: None,
+        }
+    }
+
+    fn show(&mut self, batch: &Batch) {
+        let bytes = |samples: u64| (samples as f64 * self.sample_bytes) as u64;
+        let len = batch.len() as u64;
+        if self.shown.replace(batch.epoch()) != Some(batch.epoch()) {
+            let label = match self.epochs {
+                1 => "streaming".to_owned(),
+                epochs => format!("epoch {} of {epochs}", batch.epoch() + 1),
+            };
+            self.bar.stage(&label, self.epoch_bytes);
+            // A run that was resumed is in the middle.
+            self.bar.add(bytes(batch.index() * len));
+        }
+        self.bar.add(bytes(len));
+    }
+}
+
+/// A run under way.
+struct Run {
+    loader: Loader,
+    /// Where keys go, when they were asked for.
+    sink: Option<Outlet>,
+    epoch: EpochBar,
+    begun: Duration,
+    first_batch: Option<Duration>,
+    batches: u64,
+}
+
+/// A sample in `--json --keys`.
+#[derive(Debug, Serialize)]
+struct KeyRow<'a> {
+    key: &'a str,
+    epoch: u64,
+    batch: u64,
+}
+
+impl Run {
+    async fn drain(&mut self, batches_max: Option<u64>, app: &App) -> Printed<End> {
+        while batches_max.is_none_or(|max| self.batches < max) {
+            let next = tokio::select! {
+                biased;
+                () = app.cancel().cancelled() => return Ok(End::Interrupted),
+                next = self.loader.next_batch() => next,
+            };
+            let Some(batch) = next.transpose()? else {
+                return Ok(End::Over);
+            };
+            if self.first_batch.is_none() {
+                self.first_batch = Some(SystemClock.now().saturating_sub(self.begun));
+            }
+            self.batches += 1;
+            self.epoch.show(&batch);
+            match self.write_keys(&batch, app).await {
+                // The thread that writes them may have seen Ctrl-C first.
+                Err(_) if app.cancel().is_cancelled() => return Ok(End::Interrupted),
+                written => written?,
+            }
+        }
+        Ok(End::Enough)
+    }
+
+    async fn write_keys(&mut self, batch: &Batch, app: &App) -> Printed {
+        let Some(sink) = &mut self.sink else {
+            return Ok(());
+        };
+        let shards = self.loader.dataset().shards();
+        for key in batch.keys() {
+            let key = key.text(|shard| shards.get(shard as usize).map(|shard| shard.key.clone()));
+            if app.printer().is_json() {
+                let row = KeyRow {
+                    key: &key,
+                    epoch: batch.epoch(),
+                    batch: batch.index(),
+                };
+                sink.json(&row).await?;
+            } else {
+                sink.data(&key).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,315 @@
+//! `stream`: every sample once, resumed or not, and damage named.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use forebay_data::format::wds::WdsWriter;
+use forebay_data::format::{SampleRef, ShardWriter};
+use forebay_data::{Field, Kind};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::sandbox::{Ran, Sandbox};
+
+const SHARDS: usize = 5;
+const SAMPLES: usize = 40;
+
+/// A tar of samples whose keys follow from its number.
+fn shard(number: usize, samples: usize) -> Vec<u8> {
+    let mut writer = Box::new(WdsWriter::default());
+    let (cls, bin) = (Field::new("cls", Kind::Decimal), Field::new("bin", Kind::Bytes));
+    for index in 0..samples {
+        let key = format!("{number:02}-{index:05}");
+        let class = index.to_string();
+        let data = key.repeat(100);
+        let fields = [(&bin, data.as_bytes()), (&cls, class.as_bytes())];
+        let sample = SampleRef {
+            key: &key,
+            fields: &fields,
+        };
+        writer.add(sample).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn with_data() -> Sandbox {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path("data")).unwrap();
+    for number in 0..SHARDS {
+        let name = format!("data/train-{number:03}.tar");
+        std::fs::write(sandbox.path(name), shard(number, SAMPLES)).unwrap();
+    }
+    sandbox
+}
+
+fn keys() -> BTreeSet<String> {
+    let shard = |number| (0..SAMPLES).map(move |index| format!("{number:02}-{index:05}"));
+    (0..SHARDS).flat_map(shard).collect()
+}
+
+/// Keys of the samples and the report behind them.
+fn read(ran: &Ran) -> (Vec<String>, Value) {
+    let mut rows = ran.json_lines();
+    let report = rows.pop().unwrap();
+    let key = |row: &Value| row["key"].as_str().unwrap().to_owned();
+    (rows.iter().map(key).collect(), report)
+}
+
+#[test]
+fn all_samples_come_in_the_order_of_the_shards() {
+    let sandbox = with_data();
+    let ran = sandbox
+        .run(["stream", "data", "--batch-size", "32", "--keys"])
+        .exits(0);
+    let streamed: Vec<&str> = ran.out.lines().collect();
+    assert!(streamed.iter().copied().eq(keys().iter().map(String::as_str)));
+    let ran = ran.says(&[
+        "200 samples in 7 batches",
+        "GB",
+        "first batch",
+        "bad samples  none",
+    ]);
+    assert!(ran.err.contains("waiting"), "{}", ran.err);
+}
+
+#[test]
+fn the_report_has_what_scripts_need() {
+    let sandbox = with_data();
+    let ran = sandbox.run(["stream", "data/train-{000..001}.tar", "--json", "--epochs", "2"]);
+    let report = ran.exits(0).json();
+    assert_eq!(
+        (&report["samples"], &report["end"]),
+        (&(4 * SAMPLES).into(), &"over".into())
+    );
+    assert_eq!(
+        (&report["shards"], &report["dataset_samples"]),
+        (&2.into(), &80.into())
+    );
+    assert_eq!(
+        (&report["format"], &report["bad_samples"]),
+        (&"wds".into(), &0.into())
+    );
+    for name in [
+        "bytes_per_s",
+        "samples_per_s",
+        "cpu_s_per_gb",
+        "first_batch_s",
+        "memory_peak_bytes",
+    ] {
+        assert!(report[name].as_f64().unwrap() > 0.0, "{name}: {report}");
+    }
+    let stalls = &report["stalls"];
+    assert!(stalls["waited_share"].is_number() && stalls["wait_p99_s"].is_number());
+    assert!(stalls["blame"]["read_s"].is_number(), "{stalls}");
+    assert!(report["ledger"]["paths"].is_object());
+    assert_eq!(report["position"]["epoch"], 2, "after the last");
+}
+
+#[test]
+fn two_runs_give_every_sample_once() {
+    let sandbox = with_data();
+    let first = [
+        "stream",
+        "data",
+        "--json",
+        "--keys",
+        "--shuffle",
+        "--seed",
+        "7",
+        "--lanes",
+        "8",
+    ];
+    let args = |more: &[&'static str]| [&first[..], &["--batch-size", "16"], more].concat();
+    let whole = sandbox.run(args(&[])).exits(0);
+    let (all, _) = read(&whole);
+    assert_eq!(all.iter().cloned().collect::<BTreeSet<_>>(), keys());
+    let begun = sandbox.run(args(&["--batches", "5", "--state-out", "state.json"]));
+    let (mut streamed, report) = read(&begun.exits(0));
+    assert_eq!((&report["end"], streamed.len()), (&"enough".into(), 80));
+    let rest = sandbox.run(args(&["--resume", "state.json", "--state-out", "state.json"]));
+    streamed.extend(read(&rest.exits(0)).0);
+    assert_eq!(streamed, all, "as if it had never stopped");
+    // It is over: there is nothing to go on with.
+    let over = sandbox.run(args(&["--resume", "state.json"])).exits(0);
+    assert_eq!(read(&over).0, [""; 0]);
+    let json = report["position"].to_string();
+    let rest = sandbox
+        .run([args(&[]), vec!["--resume", &json]].concat())
+        .exits(0);
+    assert_eq!(read(&rest).0, all[80..]);
+}
+
+#[test]
+fn ranks_share_the_samples() {
+    let sandbox = with_data();
+    let mut streamed = Vec::new();
+    for rank in ["0", "1"] {
+        let args = [
+            "stream",
+            "data",
+            "--json",
+            "--keys",
+            "--shuffle",
+            "--batch-size",
+            "5",
+        ];
+        let ran = sandbox.run([&args[..], &["--world", "2", "--rank", rank]].concat());
+        streamed.extend(read(&ran.exits(0)).0);
+    }
+    assert_eq!(streamed.len(), keys().len());
+    assert_eq!(streamed.into_iter().collect::<BTreeSet<_>>(), keys());
+}
+
+#[test]
+fn what_does_not_fit_is_told_with_advice() {
+    let sandbox = with_data();
+    sandbox
+        .run(["stream", "data", "--shuffle", "--lanes", "64", "--world", "3"])
+        .exits(2)
+        .says(&["64 lanes cannot be shared by 3 ranks", "hint: ", "63 or 66"]);
+    sandbox
+        .run(["stream", "data", "--field", "jpg"])
+        .exits(2)
+        .says(&["no field 'jpg'", "hint: there are: bin, cls"]);
+    sandbox
+        .run(["stream", "data", "--bad", "ignore"])
+        .exits(2)
+        .says(&["hint: write stop, replace"]);
+    sandbox.run(["stream", "nothing"]).exits(2).says(&["nothing"]);
+    sandbox
+        .run(["stream", "data", "--resume", "{\"version\":1}"])
+        .exits(2)
+        .says(&["not a saved position"]);
+    std::fs::write(sandbox.path("large"), [b'x'; 5000]).unwrap();
+    sandbox
+        .run(["stream", "data", "--resume", "large"])
+        .exits(2)
+        .says(&["[DIR]/here/large", "more than a position has"]);
+    let error = sandbox.run(["stream", "data", "--rank", "4", "--json"]).exits(2);
+    assert_eq!(error.json_error()["kind"], "invalid_input");
+}
+
+#[test]
+fn a_position_of_another_order_is_refused() {
+    let sandbox = with_data();
+    let args = [
+        "stream",
+        "data",
+        "--shuffle",
+        "--batch-size",
+        "64",
+        "--batches",
+        "1",
+    ];
+    sandbox
+        .run([&args[..], &["--state-out", "state"]].concat())
+        .exits(0);
+    sandbox
+        .run([&args[..], &["--resume", "state", "--seed", "5"]].concat())
+        .exits(1)
+        .says(&["seed was 0 and is 5"]);
+}
+
+/// Make the index of the data set, and then damage one byte of a sample.
+fn damage(sandbox: &Sandbox, shard: &str, key: &str) {
+    index(sandbox);
+    let mut bytes = sandbox.read(shard);
+    let content = key.repeat(100).into_bytes();
+    let at = bytes
+        .windows(content.len())
+        .position(|part| part == content)
+        .unwrap();
+    bytes[at + 500] ^= 1;
+    std::fs::write(sandbox.path(shard), bytes).unwrap();
+}
+
+fn index(sandbox: &Sandbox) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let context = forebay_store::Context::open(forebay_io::DiskConfig::default()).unwrap();
+        let location = forebay_core::Location::from_path(&sandbox.path("data"), &sandbox.work()).unwrap();
+        let store = forebay_store::open(&location, &context).await.unwrap();
+        let options = forebay_data::dataset::OpenOptions {
+            save: forebay_data::dataset::Save::IfAbsent,
+            ..Default::default()
+        };
+        forebay_data::Dataset::open(store, &context, &options)
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+fn damage_names_shard_and_sample() {
+    let sandbox = with_data();
+    damage(&sandbox, "data/train-003.tar", "03-00021");
+    let args = ["stream", "data", "--batch-size", "16", "--state-out", "state"];
+    sandbox
+        .run(args)
+        .exits(2)
+        .says(&["data/train-003.tar", "sample 21 '03-00021'", "checksum", "hint: "]);
+    // Where it stopped, for whoever repairs the shard.
+    std::fs::write(sandbox.path("data/train-003.tar"), shard(3, SAMPLES)).unwrap();
+    let rest = sandbox
+        .run([&args[..], &["--resume", "state", "--keys", "--json"]].concat())
+        .exits(0);
+    let streamed = read(&rest).0;
+    assert_eq!(streamed, keys().into_iter().skip(128).collect::<Vec<_>>());
+}
+
+#[test]
+fn damaged_samples_can_be_replaced() {
+    let sandbox = with_data();
+    damage(&sandbox, "data/train-003.tar", "03-00021");
+    let ran = sandbox.run(["stream", "data", "--bad", "replace:1", "--json", "--keys"]);
+    let (streamed, report) = read(&ran.exits(0));
+    assert_eq!((streamed.len(), &report["bad_samples"]), (200, &1.into()));
+    assert_eq!(report["bad"][0]["shard"], "train-003.tar");
+    assert_eq!(report["bad"][0]["key"], "03-00021");
+    assert!(!streamed.contains(&"03-00021".to_owned()));
+    sandbox
+        .run(["stream", "data", "--bad", "replace:0"])
+        .exits(2)
+        .says(&["more than the 0 allowed"]);
+}
+
+#[test]
+fn ctrl_c_tells_what_was_done_and_saves_the_position() {
+    let sandbox = with_data();
+    let mut child = sandbox
+        .command([
+            "stream",
+            "data",
+            "--json",
+            "--keys",
+            "--epochs",
+            "100000000",
+            "--batch-size",
+            "10",
+            "--state-out",
+            "state",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(first["key"], "00-00000");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let last = lines.last().unwrap().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let report: Value = serde_json::from_str(&last).unwrap();
+    assert_eq!(report["end"], "interrupted");
+    let saved: Value = serde_json::from_slice(&sandbox.read("state")).unwrap();
+    assert_eq!(report["position"], saved);
+    let (epoch, samples) = (
+        saved["epoch"].as_u64().unwrap(),
+        saved["samples"].as_u64().unwrap(),
+    );
+    assert_eq!(report["samples"], 200 * epoch + samples);
+}
