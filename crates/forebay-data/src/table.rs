@@ -270,6 +270,8 @@ struct Open {
     sealed: Option<(u64, Crc32c)>,
     /// What was said of fields: column, start in the shard, length.
     fields: Vec<(usize, u64, u64)>,
+    /// All columns that were named are before this one.
+    columns_end: usize,
 }
 
 impl TableBuilder {
@@ -326,6 +328,7 @@ impl TableBuilder {
             crc: Crc32c::default(),
             sealed: None,
             fields: Vec::new(),
+            columns_end: 0,
         });
         Ok(())
     }
@@ -348,11 +351,14 @@ impl TableBuilder {
         let Some(open) = &mut self.open else {
             return Err(corrupt("a field outside of any sample"));
         };
-        if open.fields.iter().any(|(known, ..)| *known == column) {
+        // Most formats name columns in their order; then nobody needs to search, were there thousands of them.
+        let is_later = column >= open.columns_end;
+        if !is_later && open.fields.iter().any(|(known, ..)| *known == column) {
             let name = self.fields.get(column).map_or("", |field| &field.name);
             let message = format!("field '{}' is in one sample twice", name.escape_debug());
             return Err(corrupt(&message));
         }
+        open.columns_end = open.columns_end.max(column.saturating_add(1));
         open.fields.push((column, start, len));
         Ok(())
     }

@@ -1,3 +1,5 @@
+//! Chunks of our own making: cuts, truncation, damage, an index that lies, frames.
+
 use bytes::Bytes;
 use forebay_core::ErrorKind;
 use serde_json::{Value as Json, json};

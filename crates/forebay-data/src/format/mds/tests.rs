@@ -1,3 +1,5 @@
+//! Shards and indices of our own making: round trips, cuts, truncation, damage, absurd numbers, names that lead astray.
+
 use bytes::Bytes;
 use forebay_core::ErrorKind;
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Writing: heads of arrays, accounting, and what is refused.
+
 use super::*;
 use crate::format::value::Value;
 

@@ -1,0 +1,150 @@
+//! Codecs: what goes in comes back however it is cut, damage and bombs are stopped.
+
+use std::io::Write;
+
+use super::*;
+use crate::format::mds::Compression;
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn compress(name: &str, bytes: &[u8]) -> Vec<u8> {
+    Compression::parse(name).unwrap().compress(bytes).unwrap()
+}
+
+fn decode(codec: Codec, stored: &[u8], step: usize) -> Result<Vec<u8>> {
+    let mut decoder = Decoder::new(codec);
+    let mut raw = Vec::new();
+    let mut sink = |bytes: &[u8]| {
+        raw.extend_from_slice(bytes);
+        Ok(())
+    };
+    for piece in stored.chunks(step) {
+        decoder.feed(piece, &mut sink)?;
+    }
+    let bytes = decoder.finish(&mut sink)?;
+    assert_eq!(bytes, raw.len() as u64);
+    Ok(raw)
+}
+
+#[test]
+fn every_codec_gives_back_what_went_in_however_it_is_cut() {
+    let bytes: Vec<u8> = (0..1_000_000u32).map(|index| (index / 7 % 251) as u8).collect();
+    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    zlib.write_all(&bytes).unwrap();
+    let cases = [
+        (Codec::None, bytes.clone()),
+        (Codec::Gzip, gzip(&bytes)),
+        (
+            Codec::Gzip,
+            [gzip(&bytes[..300_000]), gzip(&bytes[300_000..])].concat(),
+        ),
+        (Codec::Zlib, zlib.finish().unwrap()),
+        (Codec::Brotli, compress("br:4", &bytes)),
+        (Codec::Bzip2, compress("bz2", &bytes)),
+        (
+            Codec::Bzip2,
+            [
+                compress("bz2", &bytes[..300_000]),
+                compress("bz2:1", &bytes[300_000..]),
+            ]
+            .concat(),
+        ),
+        (Codec::Snappy, compress("snappy", &bytes)),
+        (Codec::Zstd, zstd::encode_all(&bytes[..], 1).unwrap()),
+        (
+            Codec::Zstd,
+            [
+                zstd::encode_all(&bytes[..5], 1).unwrap(),
+                zstd::encode_all(&bytes[5..], 1).unwrap(),
+            ]
+            .concat(),
+        ),
+    ];
+    for (codec, stored) in cases {
+        for step in [1000, 70_001, usize::MAX] {
+            assert!(decode(codec, &stored, step).unwrap() == bytes, "{codec:?} {step}");
+        }
+    }
+}
+
+#[test]
+fn truncation_and_damage_are_seen() {
+    let bytes = vec![7; 100_000];
+    for (codec, stored) in [
+        (Codec::Gzip, gzip(&bytes)),
+        (Codec::Zstd, zstd::encode_all(&bytes[..], 1).unwrap()),
+        (Codec::Brotli, compress("br:4", &bytes)),
+        (Codec::Bzip2, compress("bz2", &bytes)),
+        (Codec::Snappy, compress("snappy", &bytes)),
+    ] {
+        for len in [1, stored.len() / 2, stored.len() - 1] {
+            let error = decode(codec, &stored[..len], 100).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{codec:?} {len}");
+        }
+        let mut damaged = stored.clone();
+        damaged[stored.len() - 5] ^= 1;
+        if codec == Codec::Gzip {
+            assert!(decode(codec, &damaged, 100).is_err());
+        }
+    }
+}
+
+#[test]
+fn nothing_may_follow_what_is_complete() {
+    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    zlib.write_all(b"something").unwrap();
+    for (codec, stored) in [
+        (Codec::Zlib, zlib.finish().unwrap()),
+        (Codec::Brotli, compress("br", b"something")),
+        (Codec::Snappy, compress("snappy", b"something")),
+    ] {
+        let longer = [&stored[..], b"xyz"].concat();
+        for step in [1, usize::MAX] {
+            assert_eq!(decode(codec, &stored, step).unwrap(), b"something");
+            let error = decode(codec, &longer, step).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{codec:?}");
+        }
+    }
+}
+
+#[test]
+fn bombs_are_stopped() {
+    let bytes = RATIO_FREE_BYTES + (64 << 20);
+    let zeros = || std::io::Read::take(std::io::repeat(0), bytes);
+    let mut brotli = Vec::new();
+    let quick = brotli::enc::BrotliEncoderParams {
+        quality: 2,
+        ..Default::default()
+    };
+    brotli::BrotliCompress(&mut zeros(), &mut brotli, &quick).unwrap();
+    // 45 bytes of bzip2 are 900 kB of zeros, and streams may be joined.
+    let stream = compress("bz2", &vec![0; 8 << 20]);
+    for (codec, stored) in [
+        (Codec::Zstd, zstd::encode_all(zeros(), 1).unwrap()),
+        (Codec::Brotli, brotli),
+        (Codec::Bzip2, stream.repeat(40)),
+    ] {
+        let mut decoder = Decoder::new(codec);
+        let error = decoder.feed(&stored, &mut |_| Ok(())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{codec:?}");
+    }
+}
+
+#[test]
+fn the_codec_is_known_by_name_or_by_its_first_bytes() {
+    let of = |name: &str, first: &[u8]| Codec::of(&Key::parse(name).unwrap(), first);
+    assert_eq!(of("a.tar.gz", b""), Codec::Gzip);
+    assert_eq!(of("a.tgz", b""), Codec::Gzip);
+    assert_eq!(of("a.mds.zstd", b""), Codec::Zstd);
+    assert_eq!(of("a.tfrecord", &gzip(b"x")), Codec::Gzip);
+    assert_eq!(of("a.mds.br", b""), Codec::Brotli);
+    assert_eq!(of("a.mds.snappy", b""), Codec::Snappy);
+    assert_eq!(of("a.tar.bz2", b""), Codec::Bzip2);
+    assert_eq!(of("a.tar", &compress("bz2:3", b"x")), Codec::Bzip2);
+    assert_eq!(of("chunk-0-0.bin", b"LDFZ01\0\0\x01"), Codec::LitdataFrames);
+    assert_eq!(of("a.tar", b"something"), Codec::None);
+}
