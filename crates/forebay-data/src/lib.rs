@@ -22,12 +22,14 @@
 //! - [`manifest`]: what is in every shard of a data set, in one side file;
 //! - [`dataset`]: from a URL to shards with their tables; [`verify`](mod@verify): compares them with their manifest;
 //! - [`order`]: which samples come when, on which rank;
+//! - [`filter`]: which samples to keep;
 //! - [`loader`]: hands them out as batches;
 //! - [`image`]: JPEG and PNG to tensors.
 
 mod block;
 pub mod codec;
 pub mod dataset;
+pub mod filter;
 pub mod format;
 #[cfg(fuzzing)]
 pub mod fuzz;

@@ -1,0 +1,328 @@
+//! A filter that knows its columns: comparing rows, and ruling out many rows at once.
+
+use std::cmp::Ordering;
+
+use forebay_core::{Error, ErrorKind, Result};
+
+use super::value::Value;
+use super::{Expr, Literal, Op};
+use crate::schema::{Dtype, Field, Kind};
+
+/// A filter bound to the fields of a shard.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bound {
+    expr: Expr<Column, Constant>,
+    columns: Vec<usize>,
+}
+
+/// What is known of the values of one column in many rows, without looking at them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outline<'a> {
+    /// No value is below; `None` where nothing is known.
+    pub low: Option<Value<'a>>,
+    /// No value is above.
+    pub high: Option<Value<'a>>,
+    /// Some rows may have no value.
+    pub may_have_nulls: bool,
+    /// Some rows may have a value.
+    pub may_have_values: bool,
+}
+
+impl Outline<'_> {
+    /// When nothing is known.
+    pub const UNKNOWN: Self = Self {
+        low: None,
+        high: None,
+        may_have_nulls: true,
+        may_have_values: true,
+    };
+}
+
+/// A column and how to read its values.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Column {
+    index: usize,
+    reader: Reader,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Reader {
+    Number(Dtype),
+    NumberText,
+    Bytes,
+    /// Cannot be compared, only asked for null.
+    Opaque,
+}
+
+/// A literal in the type of its column.
+#[derive(Debug, Clone, PartialEq)]
+enum Constant {
+    Number(Value<'static>),
+    Text(String),
+}
+
+impl Constant {
+    fn value(&self) -> Value<'_> {
+        match self {
+            Self::Number(value) => *value,
+            Self::Text(text) => Value::Bytes(text.as_bytes()),
+        }
+    }
+}
+
+/// Which results an expression can have over many rows.
+#[derive(Debug, Clone, Copy)]
+struct Possible {
+    yes: bool,
+    no: bool,
+}
+
+impl Bound {
+    pub(super) fn new(expr: &Expr<String>, fields: &[Field]) -> Result<Self> {
+        let expr = bind(expr, fields)?;
+        let mut columns = Vec::new();
+        expr.visit(&mut |column| columns.push(column.index));
+        columns.sort_unstable();
+        columns.dedup();
+        Ok(Self { expr, columns })
+    }
+
+    /// Fields it looks at, ascending.
+    pub fn columns(&self) -> &[usize] {
+        &self.columns
+    }
+
+    /// True when a row remains; `value` gives the bytes of a field, `None` where the row does not have it.
+    pub fn keeps<'a>(&self, value: &dyn Fn(usize) -> Option<&'a [u8]>) -> bool {
+        truth(&self.expr, value) == Some(true)
+    }
+
+    /// False when no row of many can remain; `outline` tells what is known of a field in them.
+    pub fn may_keep<'a>(&self, outline: &dyn Fn(usize) -> Outline<'a>) -> bool {
+        possible(&self.expr, outline).yes
+    }
+}
+
+fn bind(expr: &Expr<String>, fields: &[Field]) -> Result<Expr<Column, Constant>> {
+    let all = |inner: &[Expr<String>]| inner.iter().map(|expr| bind(expr, fields)).collect::<Result<_>>();
+    Ok(match expr {
+        Expr::Compare { column, op, literal } => {
+            let (field, column) = find(column, fields)?;
+            Expr::Compare {
+                column,
+                op: *op,
+                literal: constant(field, column.reader, literal)?,
+            }
+        }
+        Expr::In { column, literals } => {
+            let (field, column) = find(column, fields)?;
+            let literals = literals.iter();
+            Expr::In {
+                column,
+                literals: literals
+                    .map(|literal| constant(field, column.reader, literal))
+                    .collect::<Result<_>>()?,
+            }
+        }
+        Expr::IsNull(column) => Expr::IsNull(find(column, fields)?.1),
+        Expr::Not(inner) => Expr::Not(Box::new(bind(inner, fields)?)),
+        Expr::All(inner) => Expr::All(all(inner)?),
+        Expr::Any(inner) => Expr::Any(all(inner)?),
+    })
+}
+
+fn find<'f>(name: &str, fields: &'f [Field]) -> Result<(&'f Field, Column)> {
+    let found = fields.iter().enumerate().find(|(_, field)| field.name == name);
+    let Some((index, field)) = found else {
+        let known: Vec<&str> = fields.iter().take(20).map(|field| field.name.as_str()).collect();
+        let message = format!("there is no column '{}'", name.escape_debug());
+        return Err(invalid(message).with_hint(format!("there are: {}", known.join(", ").escape_debug())));
+    };
+    let reader = match &field.kind {
+        Kind::Array { dtype, shape } if shape.is_empty() => Reader::Number(*dtype),
+        Kind::Decimal => Reader::NumberText,
+        Kind::Text | Kind::Bytes => Reader::Bytes,
+        _ => Reader::Opaque,
+    };
+    Ok((field, Column { index, reader }))
+}
+
+fn constant(field: &Field, reader: Reader, literal: &Literal) -> Result<Constant> {
+    match (reader, literal) {
+        (Reader::Number(Dtype::Bool), Literal::Bool(value)) => Ok(Constant::Number(Value::Bool(*value))),
+        // As every database does: 0.1 means the float32 that is nearest to it.
+        (Reader::Number(Dtype::Float32), Literal::Float(value)) => {
+            Ok(Constant::Number(Value::Float((*value as f32).into())))
+        }
+        (Reader::Number(dtype), Literal::Int(value)) if dtype != Dtype::Bool => {
+            Ok(Constant::Number(Value::Int(*value)))
+        }
+        (Reader::Number(dtype), Literal::Float(value)) if dtype != Dtype::Bool => {
+            Ok(Constant::Number(Value::Float(*value)))
+        }
+        (Reader::NumberText, Literal::Int(value)) => Ok(Constant::Number(Value::Int(*value))),
+        (Reader::NumberText, Literal::Float(value)) => Ok(Constant::Number(Value::Float(*value))),
+        (Reader::Bytes, Literal::Text(text)) => Ok(Constant::Text(text.clone())),
+        _ => Err(mismatch(field, reader, literal)),
+    }
+}
+
+fn mismatch(field: &Field, reader: Reader, literal: &Literal) -> Error {
+    let literal = match literal {
+        Literal::Int(_) | Literal::Float(_) => "a number",
+        Literal::Bool(_) => "a truth value",
+        Literal::Text(_) => "text",
+    };
+    let hint = match reader {
+        Reader::Number(Dtype::Bool) => "write true or false",
+        Reader::Number(_) | Reader::NumberText => "write a number without quotes",
+        Reader::Bytes => "write text in single quotes",
+        Reader::Opaque => "only `is null` and `is not null` work with it",
+    };
+    let name = field.name.escape_debug();
+    invalid(format!("column '{name}' cannot be compared with {literal}")).with_hint(hint)
+}
+
+fn truth<'a>(expr: &Expr<Column, Constant>, value: &dyn Fn(usize) -> Option<&'a [u8]>) -> Option<bool> {
+    match expr {
+        Expr::Compare { column, op, literal } => Some(holds(*op, column.read(value)?.order(literal.value()))),
+        Expr::In { column, literals } => {
+            let value = column.read(value)?;
+            let mut literals = literals.iter();
+            Some(literals.any(|literal| value.order(literal.value()) == Some(Ordering::Equal)))
+        }
+        Expr::IsNull(column) => Some(value(column.index).is_none()),
+        Expr::Not(inner) => truth(inner, value).map(|truth| !truth),
+        Expr::All(inner) => settle(inner, value, false),
+        Expr::Any(inner) => settle(inner, value, true),
+    }
+}
+
+/// `end` where one of the branches has that truth; unknown where none has and one is unknown.
+fn settle<'a>(
+    inner: &[Expr<Column, Constant>],
+    value: &dyn Fn(usize) -> Option<&'a [u8]>,
+    end: bool,
+) -> Option<bool> {
+    let mut settled = Some(!end);
+    for expr in inner {
+        match truth(expr, value) {
+            Some(truth) if truth == end => return Some(end),
+            Some(_) => {}
+            None => settled = None,
+        }
+    }
+    settled
+}
+
+impl Column {
+    fn read<'a>(self, value: &dyn Fn(usize) -> Option<&'a [u8]>) -> Option<Value<'a>> {
+        let bytes = value(self.index)?;
+        match self.reader {
+            Reader::Number(dtype) => Value::read(dtype, bytes),
+            Reader::NumberText => Value::read_text(bytes),
+            Reader::Bytes => Some(Value::Bytes(bytes)),
+            Reader::Opaque => None,
+        }
+    }
+
+    /// NaN is outside of every minimum and maximum.
+    fn may_be_nan(self) -> bool {
+        match self.reader {
+            Reader::Number(dtype) => matches!(
+                dtype,
+                Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32 | Dtype::Float64
+            ),
+            Reader::NumberText => true,
+            Reader::Bytes | Reader::Opaque => false,
+        }
+    }
+}
+
+/// Whether a comparison holds; what has no order is unlike everything.
+fn holds(op: Op, order: Option<Ordering>) -> bool {
+    match op {
+        Op::Eq => order == Some(Ordering::Equal),
+        Op::Ne => order != Some(Ordering::Equal),
+        Op::Lt => order == Some(Ordering::Less),
+        Op::Le => order.is_some_and(Ordering::is_le),
+        Op::Gt => order == Some(Ordering::Greater),
+        Op::Ge => order.is_some_and(Ordering::is_ge),
+    }
+}
+
+fn possible<'a>(expr: &Expr<Column, Constant>, outline: &dyn Fn(usize) -> Outline<'a>) -> Possible {
+    match expr {
+        Expr::Compare { column, op, literal } => {
+            possible_compare(*column, *op, literal.value(), &outline(column.index))
+        }
+        Expr::In { column, literals } => {
+            let outline = outline(column.index);
+            let each = literals
+                .iter()
+                .map(|literal| possible_compare(*column, Op::Eq, literal.value(), &outline));
+            let none = Possible {
+                yes: false,
+                no: outline.may_have_values,
+            };
+            each.fold(none, |all, one| Possible {
+                yes: all.yes || one.yes,
+                no: all.no && one.no,
+            })
+        }
+        Expr::IsNull(column) => {
+            let outline = outline(column.index);
+            Possible {
+                yes: outline.may_have_nulls,
+                no: outline.may_have_values,
+            }
+        }
+        Expr::Not(inner) => {
+            let Possible { yes, no } = possible(inner, outline);
+            Possible { yes: no, no: yes }
+        }
+        Expr::All(inner) => inner.iter().fold(Possible { yes: true, no: false }, |all, expr| {
+            let one = possible(expr, outline);
+            Possible {
+                yes: all.yes && one.yes,
+                no: all.no || one.no,
+            }
+        }),
+        Expr::Any(inner) => inner.iter().fold(Possible { yes: false, no: true }, |all, expr| {
+            let one = possible(expr, outline);
+            Possible {
+                yes: all.yes || one.yes,
+                no: all.no && one.no,
+            }
+        }),
+    }
+}
+
+fn possible_compare(column: Column, op: Op, literal: Value<'_>, outline: &Outline<'_>) -> Possible {
+    if !outline.may_have_values {
+        return Possible {
+            yes: false,
+            no: false,
+        };
+    }
+    let low = outline.low.and_then(|low| low.order(literal));
+    let high = outline.high.and_then(|high| high.order(literal));
+    // Where nothing is known of an end, values may be on either side of it.
+    let below = low.is_none_or(|low| low == Ordering::Less);
+    let above = high.is_none_or(|high| high == Ordering::Greater);
+    let equal = low.is_none_or(Ordering::is_le) && high.is_none_or(Ordering::is_ge);
+    let nan = column.may_be_nan();
+    let (yes, no) = match op {
+        Op::Eq => (equal, below || above || nan),
+        Op::Ne => (below || above || nan, equal),
+        Op::Lt => (below, equal || above || nan),
+        Op::Le => (below || equal, above || nan),
+        Op::Gt => (above, equal || below || nan),
+        Op::Ge => (above || equal, below || nan),
+    };
+    Possible { yes, no }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, "bind filter", message)
+}

@@ -1,0 +1,40 @@
+//! Filters: no text panics, and what is accepted can be bound and asked, with whatever bytes the fields have.
+
+#![no_main]
+
+use forebay_data::filter::{Filter, Outline, Value};
+use forebay_data::{Dtype, Field, Kind};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: (&str, &[u8])| {
+    let (text, bytes) = input;
+    let Ok(filter) = Filter::parse(text) else {
+        return;
+    };
+    // Every column it names, once as each kind.
+    for kind in [Kind::Text, Kind::Decimal, Kind::Image, number(Dtype::Int64), number(Dtype::Float16), number(Dtype::Bool)] {
+        let fields: Vec<Field> = filter.columns().iter().map(|name| Field::new(*name, kind.clone())).collect();
+        let Ok(bound) = filter.bind(&fields) else {
+            continue;
+        };
+        let keeps = bound.keeps(&|_| Some(bytes));
+        if kind == Kind::Text {
+            let outline = Outline {
+                low: Some(Value::Bytes(bytes)),
+                high: Some(Value::Bytes(bytes)),
+                may_have_nulls: false,
+                may_have_values: true,
+            };
+            assert_eq!(keeps, bound.may_keep(&|_| outline));
+        }
+        bound.keeps(&|_| None);
+        assert!(bound.may_keep(&|_| Outline::UNKNOWN) || !keeps);
+    }
+});
+
+fn number(dtype: Dtype) -> Kind {
+    Kind::Array {
+        dtype,
+        shape: Vec::new(),
+    }
+}
