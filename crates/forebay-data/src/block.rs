@@ -50,7 +50,8 @@ pub enum Shape {
 }
 
 impl Column {
-    fn get(&self, index: usize) -> Option<&[u8]> {
+    /// The value of row `index`; `None` where the row does not have one.
+    pub fn get(&self, index: usize) -> Option<&[u8]> {
         if self
             .present
             .as_ref()

@@ -9,6 +9,8 @@
 pub mod files;
 pub mod litdata;
 pub mod mds;
+pub mod parquet;
+pub mod petastorm;
 mod rows;
 pub mod tfrecord;
 pub mod tokens;

@@ -1,0 +1,255 @@
+//! From the Arrow schema of a file to fields: which leaf column becomes which field.
+//!
+//! The schema is the one the Parquet library infers, types of an embedded Arrow schema included. Two variants of it are asked for when
+//! decoding: in both, dictionaries are undone; bytes and text have 64-bit offsets (copied once into one
+//! buffer) in the one, and are views (a dictionary entry that stands in many rows is not repeated in memory) in the other.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field as ArrowField, Fields, Schema as ArrowSchema};
+use forebay_core::{Error, ErrorKind, Result};
+
+use crate::format::petastorm::Packing;
+use crate::schema::{Dtype, Field, Kind};
+use crate::table::FIELDS_MAX;
+
+/// Most digits of a decimal that fits 64 bits whatever they are.
+pub(super) const DECIMAL_DIGITS_MAX: u8 = 18;
+
+/// A leaf column of the file that is a field.
+#[derive(Debug, Clone)]
+pub(super) struct Leaf {
+    /// The field.
+    pub(super) field: Field,
+    /// Number among the leaf columns of the file.
+    pub(super) index: usize,
+    /// Its Arrow type, as it is decoded (without the structs around it).
+    pub(super) data_type: DataType,
+    /// Whether there are lists around or in it: then values and rows are not the same number.
+    pub(super) is_repeated: bool,
+    /// Arrays that its bytes hold, where something else than the file says so.
+    pub(super) packing: Option<Packing>,
+}
+
+/// The fields of a file: all of them, or those of that name (a name of a struct means all its members).
+pub(super) fn leaves(schema: &ArrowSchema, wanted: Option<&[String]>, columns: usize) -> Result<Vec<Leaf>> {
+    let mut walk = Walk {
+        wanted,
+        found: HashSet::new(),
+        leaves: Vec::new(),
+        next: 0,
+    };
+    for field in schema.fields() {
+        walk.visit(field, "")?;
+    }
+    if walk.next != columns {
+        return Err(corrupt(format!(
+            "the Arrow schema of the file has {} columns, the file {columns}",
+            walk.next
+        )));
+    }
+    for name in wanted.unwrap_or_default() {
+        if !walk.found.contains(name.as_str()) {
+            return Err(no_such_column(name, schema));
+        }
+    }
+    let mut names = HashSet::new();
+    for leaf in &walk.leaves {
+        if !names.insert(leaf.field.name.as_str()) {
+            let message = format!("two columns are called '{}'", leaf.field.name.escape_debug());
+            return Err(Error::new(ErrorKind::Unsupported, "read parquet", message));
+        }
+    }
+    if walk.leaves.len() > FIELDS_MAX {
+        let message = format!("{} columns; a shard may have {FIELDS_MAX}", walk.leaves.len());
+        return Err(Error::new(ErrorKind::LimitExceeded, "read parquet", message)
+            .with_hint("name the columns that are needed"));
+    }
+    Ok(walk.leaves)
+}
+
+struct Walk<'a> {
+    wanted: Option<&'a [String]>,
+    found: HashSet<&'a str>,
+    leaves: Vec<Leaf>,
+    next: usize,
+}
+
+impl Walk<'_> {
+    fn visit(&mut self, field: &ArrowField, prefix: &str) -> Result<()> {
+        let name = match prefix {
+            "" => field.name().clone(),
+            _ => format!("{prefix}.{}", field.name()),
+        };
+        if let DataType::Struct(members) = field.data_type() {
+            for member in members {
+                self.visit(member, &name)?;
+            }
+            return Ok(());
+        }
+        let index = self.next;
+        self.next += leaf_count(field.data_type());
+        if !self.is_wanted(&name) {
+            return Ok(());
+        }
+        let data_type = decoded(field.data_type(), false);
+        let Some(kind) = kind_of(&data_type) else {
+            let message = format!(
+                "column '{}' is of type {}",
+                name.escape_debug(),
+                field.data_type()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, "read parquet", message)
+                .with_field(name)
+                .with_hint("name the other columns, without this one"));
+        };
+        self.leaves.push(Leaf {
+            field: Field::new(name, kind),
+            index,
+            is_repeated: matches!(
+                data_type,
+                DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..)
+            ),
+            data_type,
+            packing: None,
+        });
+        Ok(())
+    }
+
+    fn is_wanted(&mut self, name: &str) -> bool {
+        let Some(wanted) = self.wanted else {
+            return true;
+        };
+        let mut is_wanted = false;
+        for asked in wanted {
+            let within = name
+                .strip_prefix(asked.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+            if within {
+                self.found.insert(asked);
+                is_wanted = true;
+            }
+        }
+        is_wanted
+    }
+}
+
+/// Leaf columns of a type.
+fn leaf_count(data_type: &DataType) -> usize {
+    match data_type {
+        DataType::Struct(members) => members.iter().map(|member| leaf_count(member.data_type())).sum(),
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => leaf_count(item.data_type()),
+        _ => 1,
+    }
+}
+
+/// What values of a type become; `None` where they become nothing.
+fn kind_of(data_type: &DataType) -> Option<Kind> {
+    let array = |dtype, shape| Kind::Array { dtype, shape };
+    Some(match data_type {
+        DataType::LargeUtf8 => Kind::Text,
+        DataType::LargeBinary => Kind::Bytes,
+        DataType::FixedSizeBinary(len) => array(Dtype::Uint8, vec![u64::try_from(*len).ok()?]),
+        DataType::FixedSizeList(item, len) => {
+            array(dtype_of(item.data_type())?, vec![u64::try_from(*len).ok()?])
+        }
+        DataType::List(item) | DataType::LargeList(item) => Kind::List {
+            dtype: dtype_of(item.data_type())?,
+        },
+        DataType::Decimal128(digits, scale) if *digits > DECIMAL_DIGITS_MAX => Kind::Encoded {
+            encoding: format!("decimal128:{digits},{scale}"),
+        },
+        DataType::Decimal256(digits, scale) => Kind::Encoded {
+            encoding: format!("decimal256:{digits},{scale}"),
+        },
+        DataType::Decimal128(..) => array(Dtype::Int64, Vec::new()),
+        other => array(dtype_of(other)?, Vec::new()),
+    })
+}
+
+/// The type of numbers that values of a fixed width are.
+pub(super) fn dtype_of(data_type: &DataType) -> Option<Dtype> {
+    Some(match data_type {
+        DataType::Boolean => Dtype::Bool,
+        DataType::Int8 => Dtype::Int8,
+        DataType::Int16 => Dtype::Int16,
+        DataType::Int32 | DataType::Date32 | DataType::Time32(_) => Dtype::Int32,
+        DataType::Int64
+        | DataType::Date64
+        | DataType::Time64(_)
+        | DataType::Timestamp(..)
+        | DataType::Duration(_) => Dtype::Int64,
+        DataType::UInt8 => Dtype::Uint8,
+        DataType::UInt16 => Dtype::Uint16,
+        DataType::UInt32 => Dtype::Uint32,
+        DataType::UInt64 => Dtype::Uint64,
+        DataType::Float16 => Dtype::Float16,
+        DataType::Float32 => Dtype::Float32,
+        DataType::Float64 => Dtype::Float64,
+        _ => return None,
+    })
+}
+
+/// The schema to decode with; bytes and text as views or with 64-bit offsets.
+pub(super) fn decoded_schema(schema: &ArrowSchema, as_views: bool) -> ArrowSchema {
+    ArrowSchema::new_with_metadata(
+        decoded_fields(schema.fields(), as_views),
+        schema.metadata().clone(),
+    )
+}
+
+fn decoded_fields(fields: &Fields, as_views: bool) -> Fields {
+    fields
+        .iter()
+        .map(|field| decoded_field(field, as_views))
+        .collect()
+}
+
+fn decoded_field(field: &ArrowField, as_views: bool) -> Arc<ArrowField> {
+    let data_type = decoded(field.data_type(), as_views);
+    Arc::new(field.clone().with_data_type(data_type))
+}
+
+fn decoded(data_type: &DataType, as_views: bool) -> DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => decoded(values, as_views),
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View if as_views => DataType::Utf8View,
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView if as_views => DataType::BinaryView,
+        DataType::Utf8 | DataType::Utf8View => DataType::LargeUtf8,
+        DataType::Binary | DataType::BinaryView => DataType::LargeBinary,
+        DataType::Decimal32(digits, scale) | DataType::Decimal64(digits, scale) => {
+            DataType::Decimal128(*digits, *scale)
+        }
+        DataType::Decimal256(digits, scale) if *digits <= 38 => DataType::Decimal128(*digits, *scale),
+        DataType::Struct(members) => DataType::Struct(decoded_fields(members, as_views)),
+        DataType::List(item) => DataType::List(decoded_field(item, as_views)),
+        DataType::LargeList(item) | DataType::ListView(item) | DataType::LargeListView(item) => {
+            DataType::LargeList(decoded_field(item, as_views))
+        }
+        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(decoded_field(item, as_views), *len),
+        other => other.clone(),
+    }
+}
+
+fn no_such_column(name: &str, schema: &ArrowSchema) -> Error {
+    let known: Vec<&str> = schema
+        .fields()
+        .iter()
+        .take(20)
+        .map(|field| field.name().as_str())
+        .collect();
+    let message = format!("there is no column '{}'", name.escape_debug());
+    Error::new(ErrorKind::InvalidInput, "read parquet", message)
+        .with_field(name)
+        .with_hint(format!("there are: {}", known.join(", ").escape_debug()))
+}
+
+fn corrupt(message: String) -> Error {
+    Error::new(ErrorKind::Corrupt, "read parquet", message)
+}

@@ -1,0 +1,105 @@
+//! The one place where panics of the Parquet library end.
+//!
+//! What the library does with hostile bytes was looked through, and what it trusts is checked before (footer.rs, pages.rs). But it is large, it
+//! asserts in many places (negative offsets, levels that do not fit each other), and a shard from elsewhere must not take a training run down with
+//! it. All of it is safe to leave in the middle: it works on memory of its own, which the unwinding frees.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use forebay_core::{Error, ErrorKind, Result};
+use parquet::errors::ParquetError;
+
+/// An error of the library, or one of ours, on the way out of a contained call.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Library(ParquetError),
+    Ours(Error),
+}
+
+impl From<ParquetError> for Failure {
+    fn from(error: ParquetError) -> Self {
+        Self::Library(error)
+    }
+}
+
+impl From<arrow_schema::ArrowError> for Failure {
+    fn from(error: arrow_schema::ArrowError) -> Self {
+        // The reader hands library errors through Arrow's.
+        match error {
+            arrow_schema::ArrowError::ExternalError(inner) => match inner.downcast::<ParquetError>() {
+                Ok(error) => Self::Library(*error),
+                Err(other) => Self::Library(ParquetError::External(other)),
+            },
+            other => Self::Library(ParquetError::ArrowError(other.to_string())),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Ours(error)
+    }
+}
+
+/// Call the library to read `what`; its errors and its panics are `Corrupt`.
+pub(super) fn contained<T>(what: &str, call: impl FnOnce() -> Result<T, Failure>) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(Failure::Ours(error))) => Err(error),
+        Ok(Err(Failure::Library(error))) => {
+            let kind = match &error {
+                ParquetError::NYI(_) => ErrorKind::Unsupported,
+                _ => ErrorKind::Corrupt,
+            };
+            let message = format!("{what} cannot be read: {}", sentence(&error));
+            Err(Error::new(kind, "read parquet", message))
+        }
+        Err(_) => {
+            let message = format!("{what} does not follow the format");
+            Err(Error::new(ErrorKind::Corrupt, "read parquet", message))
+        }
+    }
+}
+
+/// What the library puts in front of its errors, one before the other.
+const PREFIXES: &[&str] = &[
+    "Parquet argument error: ",
+    "Parquet error: ",
+    "Arrow: ",
+    "EOF: ",
+    "External: ",
+    "NYI: ",
+];
+
+/// The library's words without its prefixes.
+fn sentence(error: &ParquetError) -> String {
+    let text = error.to_string();
+    let mut rest = text.as_str();
+    while let Some(shorter) = PREFIXES.iter().find_map(|prefix| rest.strip_prefix(prefix)) {
+        rest = shorter;
+    }
+    rest.escape_debug().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panics_and_errors_come_out_as_corrupt() {
+        let error = contained::<()>("the footer", || panic!("on purpose")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        let error = contained::<()>("column 'x'", || {
+            Err(ParquetError::General("Page CRC checksum mismatch".into()).into())
+        });
+        assert_eq!(
+            error.unwrap_err().message(),
+            "column 'x' cannot be read: Page CRC checksum mismatch"
+        );
+        let ours = Error::new(ErrorKind::LimitExceeded, "read parquet", "too much");
+        assert_eq!(
+            contained::<()>("x", || Err(ours.into())).unwrap_err().kind(),
+            ErrorKind::LimitExceeded
+        );
+    }
+}

@@ -1,0 +1,476 @@
+//! Decoding row groups: the chunks that are needed, checked, column by column.
+//!
+//! ```text
+//! filter? --outline of the footer--> cannot hold a row: nothing is read
+//!    | else: chunks of the filter's columns --decode--> rows that remain --none: done
+//!    v
+//! chunks of the other columns --merged ranges--> Chunks --pages walked--> library --> Column, Column, ... -> Block
+//! ```
+//!
+//! Each leaf column is decoded by itself: an error names it, and the memory of its pages is given back before the next one.
+
+use std::sync::Arc;
+
+use arrow_schema::DataType;
+use bytes::buf::Reader as BytesReader;
+use bytes::{Buf as _, Bytes};
+use forebay_core::{Error, ErrorKind, Ledger, Result, Span};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{ChunkReader, Length};
+
+use super::columns::Leaf;
+use super::contain::contained;
+use super::convert::{Joined, absent};
+use super::footer::{File, RowGroup, in_group};
+use super::pages::{self, Pages};
+use crate::block::{Block, Column};
+use crate::codec::{RATIO_FREE_BYTES, RATIO_MAX};
+use crate::filter::Bound;
+use crate::format::GroupDecoder;
+use crate::format::petastorm::unpack;
+use crate::source::ShardSource;
+use crate::table::{Layout, Table};
+
+/// Chunks that are not further apart are read together: a request costs more than these bytes.
+const GAP_BYTES_MAX: u64 = 256 << 10;
+
+/// Rows decoded at once where one row can become much larger than its bytes (dictionaries, deltas): what is refused has not grown far.
+const BATCH_ROWS: usize = 1024;
+
+/// The same for deltas, where the library itself makes the copies.
+const DELTA_BATCH_ROWS: usize = 64;
+
+/// Rows of a group, decoded.
+#[derive(Debug)]
+pub struct Decoded {
+    /// All rows of the group, with the fields that were asked for.
+    pub block: Block,
+    /// Which rows remain, ascending; `None` where there is no filter.
+    pub rows: Option<Vec<u32>>,
+    /// Which way their bytes came.
+    pub ledger: Ledger,
+}
+
+/// Bytes of a row group: its extent, or the chunks of some columns.
+#[derive(Debug, Clone, Default)]
+pub struct Chunks {
+    parts: Vec<(u64, Bytes)>,
+}
+
+impl Chunks {
+    /// The whole extent, which begins at that offset of the file.
+    pub fn whole(start: u64, bytes: Bytes) -> Self {
+        Self {
+            parts: vec![(start, bytes)],
+        }
+    }
+
+    fn get(&self, span: Span) -> Option<Bytes> {
+        self.parts.iter().find_map(|(start, bytes)| {
+            let held = Span::at(*start, bytes.len() as u64).ok()?;
+            held.contains(span).then(|| bytes.slice(span.relative_to(*start)))
+        })
+    }
+}
+
+impl File {
+    /// False when the statistics of a row group rule out that it holds a row that remains.
+    pub fn may_keep(&self, group: usize, filter: &Bound) -> bool {
+        filter.may_keep(&|column| self.outline(group, column))
+    }
+
+    /// Read and decode a row group from its shard: the fields `projection` (all without), and which rows remain after `filter`.
+    pub async fn decode_group(
+        &self,
+        source: &ShardSource,
+        table: &Arc<Table>,
+        group: usize,
+        projection: Option<&[usize]>,
+        filter: Option<&Bound>,
+    ) -> Result<Decoded> {
+        let decoded = async {
+            let mut work = Work::new(self, table, group, projection, filter)?;
+            let mut ledger = Ledger::default();
+            while let Some(columns) = work.next_columns() {
+                let (chunks, read) = self.fetch(source, group, &columns).await?;
+                ledger.merge(&read);
+                work.add(&columns, &chunks)?;
+            }
+            Ok(work.finish(ledger))
+        };
+        let decoded: Result<Decoded> = decoded.await;
+        decoded.map_err(|error| source.name_in(error))
+    }
+
+    /// Decode a row group from the bytes of its extent.
+    pub fn decode_bytes(
+        &self,
+        extent: &Bytes,
+        table: &Arc<Table>,
+        group: usize,
+        projection: Option<&[usize]>,
+        filter: Option<&Bound>,
+    ) -> Result<Decoded> {
+        let mut work = Work::new(self, table, group, projection, filter)?;
+        let chunks = Chunks::whole(work.group.extent.start(), extent.clone());
+        while let Some(columns) = work.next_columns() {
+            work.add(&columns, &chunks)?;
+        }
+        Ok(work.finish(Ledger::default()))
+    }
+
+    /// Read the chunks of some columns of a row group.
+    pub async fn fetch(
+        &self,
+        source: &ShardSource,
+        group: usize,
+        columns: &[usize],
+    ) -> Result<(Chunks, Ledger)> {
+        let mut spans = Vec::with_capacity(columns.len());
+        for leaf in columns.iter().filter_map(|column| self.leaves.get(*column)) {
+            spans.push(self.chunk(group, leaf.index)?.1);
+        }
+        let spans = merge(spans)?;
+        let step = source.context().pool().lease_bytes_max() as u64;
+        let mut chunks = Chunks::default();
+        let mut ledger = Ledger::default();
+        for span in &spans {
+            // Memory of the pool is leased once at a time: who holds some of it and waits for more may wait for ever. So pieces are copied out of
+            // it, unless there is only one.
+            if spans.len() == 1 && span.len() <= step {
+                let (bytes, read) = source.read(*span).await?;
+                ledger.merge(&read);
+                chunks.parts.push((span.start(), bytes));
+                continue;
+            }
+            let mut joined = Vec::new();
+            for piece in span.pieces(step) {
+                let (bytes, read) = source.read(piece).await?;
+                ledger.merge(&read);
+                if let Some(path) = read.paths.keys().next() {
+                    ledger.record_copy(*path, bytes.len() as u64);
+                }
+                joined.extend_from_slice(&bytes);
+            }
+            chunks.parts.push((span.start(), Bytes::from(joined)));
+        }
+        Ok((chunks, ledger))
+    }
+
+    /// Decode one field of a row group.
+    pub fn decode_column(&self, chunks: &Chunks, group: usize, column: usize) -> Result<Column> {
+        let missing = || Error::new(ErrorKind::InvalidInput, "read parquet", "there is no such column");
+        let leaf = self.leaves.get(column).ok_or_else(missing)?;
+        let rows = self.groups.get(group).ok_or_else(missing)?.rows;
+        let decoded = self.decode_leaf(chunks, group, leaf, rows).and_then(|decoded| {
+            match (leaf.packing, self.fields().get(column)) {
+                (Some(packing), Some(field)) => unpack(&decoded, rows as usize, &field.kind, packing),
+                _ => Ok(decoded),
+            }
+        });
+        decoded.map_err(|error| {
+            let named = format!(
+                "row group {group}, column '{}': {}",
+                leaf.field.name.escape_debug(),
+                error.message()
+            );
+            let named = Error::new(error.kind(), "read parquet", named);
+            match error.hint() {
+                Some(hint) => named.with_hint(hint),
+                None => named,
+            }
+        })
+    }
+
+    fn decode_leaf(&self, chunks: &Chunks, group: usize, leaf: &Leaf, rows: u64) -> Result<Column> {
+        let (meta, span) = self.chunk(group, leaf.index)?;
+        if rows == 0 {
+            return Ok(absent());
+        }
+        let chunk = chunks
+            .get(span)
+            .ok_or_else(|| corrupt("its bytes are not among those that were read"))?;
+        let pages = pages::walk(&chunk, meta.compression())?;
+        let values = u64::try_from(meta.num_values()).unwrap_or(u64::MAX);
+        if pages.values != values
+            || (!leaf.is_repeated && values != rows)
+            || (leaf.is_repeated && values < rows)
+        {
+            let message = format!(
+                "its pages hold {} values, the footer says {values} for {rows} rows",
+                pages.values
+            );
+            return Err(corrupt(&message));
+        }
+        if matches!(leaf.data_type, DataType::List(_)) && values > i32::MAX as u64 {
+            let message = "its lists have more than 2^31 - 1 elements";
+            return Err(Error::new(ErrorKind::LimitExceeded, "read parquet", message));
+        }
+        let width = leaf_width(leaf);
+        // Levels take 2 bytes each in the library, for definition and repetition.
+        let decoded = values
+            .max(rows)
+            .saturating_mul(width + 4)
+            .saturating_add(pages.raw_bytes);
+        pages::check_decoded(decoded, span.len())?;
+        let bytes_max = span.len().saturating_mul(RATIO_MAX).max(RATIO_FREE_BYTES);
+        let (batch_rows, reader) = self.plan(leaf, &pages, rows);
+        let mask = ProjectionMask::leaves(self.metadata.file_metadata().schema_descr(), [leaf.index]);
+        contained("it", move || {
+            let input = Held {
+                start: span.start(),
+                bytes: chunk,
+            };
+            let batches = ParquetRecordBatchReaderBuilder::new_with_metadata(input, reader)
+                .with_row_groups(vec![group])
+                .with_projection(mask)
+                .with_batch_size(batch_rows)
+                .build()?;
+            let mut joined = Joined::new(bytes_max);
+            for batch in batches {
+                joined.add(&batch?.into())?;
+            }
+            Ok(joined.finish(rows)?)
+        })
+    }
+
+    /// How many rows to decode at once, and to which Arrow types.
+    fn plan(
+        &self,
+        leaf: &Leaf,
+        pages: &Pages,
+        rows: u64,
+    ) -> (usize, parquet::arrow::arrow_reader::ArrowReaderMetadata) {
+        let all = usize::try_from(rows).unwrap_or(usize::MAX);
+        let is_bytes = leaf_width(leaf) == VARIABLE_WIDTH && !leaf.is_repeated;
+        match pages {
+            _ if !is_bytes => (all, self.plain.clone()),
+            Pages { has_deltas: true, .. } => (DELTA_BATCH_ROWS, self.plain.clone()),
+            Pages {
+                has_dictionary: true, ..
+            } => (BATCH_ROWS, self.views.clone()),
+            _ => (all, self.plain.clone()),
+        }
+    }
+}
+
+/// Bytes that a value of variable size takes besides its own: an offset or a view.
+const VARIABLE_WIDTH: u64 = 16;
+
+/// Bytes that each value of a leaf takes when it is decoded.
+fn leaf_width(leaf: &Leaf) -> u64 {
+    match &leaf.data_type {
+        DataType::FixedSizeList(item, _) | DataType::List(item) | DataType::LargeList(item) => {
+            item.data_type().primitive_width().unwrap_or(1) as u64 + 8
+        }
+        DataType::FixedSizeBinary(len) => u64::try_from(*len).unwrap_or(0),
+        DataType::LargeBinary | DataType::LargeUtf8 => VARIABLE_WIDTH,
+        other => other.primitive_width().unwrap_or(1) as u64,
+    }
+}
+
+/// One call of `decode_group`: first what the filter needs, then the rest.
+struct Work<'a> {
+    file: &'a File,
+    table: &'a Arc<Table>,
+    group: RowGroup,
+    number: usize,
+    filter: Option<&'a Bound>,
+    /// What is still to be decoded, in up to two steps.
+    steps: Vec<Vec<usize>>,
+    columns: Vec<Column>,
+    rows: Option<Vec<u32>>,
+}
+
+impl<'a> Work<'a> {
+    fn new(
+        file: &'a File,
+        table: &'a Arc<Table>,
+        number: usize,
+        projection: Option<&[usize]>,
+        filter: Option<&'a Bound>,
+    ) -> Result<Self> {
+        let group = file
+            .check(table, number)
+            .map_err(|error| in_group(&error, number))?;
+        let count = file.leaves.len();
+        let mut wanted: Vec<usize> = match projection {
+            Some(columns) => columns.to_vec(),
+            None => (0..count).collect(),
+        };
+        wanted.sort_unstable();
+        wanted.dedup();
+        if wanted.last().is_some_and(|column| *column >= count) {
+            let message = "a column is asked for that the shard does not have";
+            return Err(Error::new(ErrorKind::InvalidInput, "read parquet", message));
+        }
+        let mut steps = Vec::new();
+        let mut rows = None;
+        match filter {
+            None => steps.push(wanted),
+            Some(filter) if file.may_keep(number, filter) => {
+                wanted.retain(|column| !filter.columns().contains(column));
+                steps.extend([wanted, filter.columns().to_vec()]);
+            }
+            Some(_) => rows = Some(Vec::new()),
+        }
+        Ok(Self {
+            file,
+            table,
+            group,
+            number,
+            filter,
+            steps,
+            columns: (0..count).map(|_| absent()).collect(),
+            rows,
+        })
+    }
+
+    fn next_columns(&mut self) -> Option<Vec<usize>> {
+        self.steps.pop().filter(|columns| !columns.is_empty())
+    }
+
+    fn add(&mut self, columns: &[usize], chunks: &Chunks) -> Result<()> {
+        for column in columns {
+            let decoded = self.file.decode_column(chunks, self.number, *column)?;
+            if let Some(slot) = self.columns.get_mut(*column) {
+                *slot = decoded;
+            }
+        }
+        if let (Some(filter), None) = (self.filter, &self.rows) {
+            let rows: Vec<u32> = (0..self.group.rows as u32)
+                .filter(|row| {
+                    filter.keeps(&|column| {
+                        self.columns
+                            .get(column)
+                            .and_then(|column| column.get(*row as usize))
+                    })
+                })
+                .collect();
+            if rows.is_empty() {
+                self.steps.clear();
+            }
+            self.rows = Some(rows);
+        }
+        Ok(())
+    }
+
+    fn finish(self, ledger: Ledger) -> Decoded {
+        let range = self.group.first..self.group.first + self.group.rows;
+        Decoded {
+            block: Block::from_columns(Arc::clone(self.table), range, self.columns),
+            rows: self.rows,
+            ledger,
+        }
+    }
+}
+
+impl File {
+    /// The row group of that number, where the table says the same of it as the file does.
+    fn check(&self, table: &Table, group: usize) -> Result<RowGroup> {
+        let Layout::Groups(groups) = &table.layout else {
+            return Err(Error::new(
+                ErrorKind::Internal,
+                "read parquet",
+                "its table is not one of groups",
+            ));
+        };
+        let (Some(known), Some(found)) = (groups.get(group), self.groups.get(group)) else {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "read parquet",
+                "there is no such row group",
+            ));
+        };
+        if known.extent != found.extent || known.samples != found.rows || table.fields != self.fields() {
+            return Err(Error::new(
+                ErrorKind::Precondition,
+                "read parquet",
+                "the file is not the one that its table was made of",
+            )
+            .with_hint("index the data set again"));
+        }
+        Ok(*found)
+    }
+}
+
+impl GroupDecoder for File {
+    fn decode(&self, extent: &Bytes, table: &Arc<Table>, group: usize) -> Result<Block> {
+        Ok(self.decode_bytes(extent, table, group, None, None)?.block)
+    }
+}
+
+/// One column chunk, at its place in the file.
+struct Held {
+    start: u64,
+    bytes: Bytes,
+}
+
+impl Held {
+    fn from(&self, start: u64) -> parquet::errors::Result<Bytes> {
+        let at = start
+            .checked_sub(self.start)
+            .and_then(|at| usize::try_from(at).ok());
+        match at.filter(|at| *at <= self.bytes.len()) {
+            Some(at) => Ok(self.bytes.slice(at..)),
+            None => Err(ParquetError::EOF("a page outside of its column chunk".into())),
+        }
+    }
+}
+
+impl Length for Held {
+    fn len(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+}
+
+impl ChunkReader for Held {
+    type T = BytesReader<Bytes>;
+
+    fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
+        Ok(self.from(start)?.reader())
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
+        let bytes = self.from(start)?;
+        if length > bytes.len() {
+            return Err(ParquetError::EOF("a page ends behind its column chunk".into()));
+        }
+        Ok(bytes.slice(..length))
+    }
+}
+
+/// Spans in order, with those joined that lie close together.
+fn merge(mut spans: Vec<Span>) -> Result<Vec<Span>> {
+    spans.sort_unstable_by_key(|span| (span.start(), span.end()));
+    let mut merged: Vec<Span> = Vec::new();
+    for span in spans {
+        match merged.last_mut() {
+            Some(last) if span.start() <= last.end().saturating_add(GAP_BYTES_MAX) => {
+                *last = Span::new(last.start(), last.end().max(span.end()))?;
+            }
+            _ => merged.push(span),
+        }
+    }
+    Ok(merged)
+}
+
+fn corrupt(message: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, "read parquet", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn close_spans_are_read_together() {
+        let span = |start, len| Span::at(start, len).unwrap();
+        let far = 10 + GAP_BYTES_MAX;
+        let merged = merge(vec![span(far, 5), span(0, 10), span(2, 3), span(far * 3, 1)]).unwrap();
+        assert_eq!(merged, [span(0, far + 5), span(far * 3, 1)]);
+        assert_eq!(merge(vec![span(0, 10), span(far + 1, 1)]).unwrap().len(), 2);
+    }
+}

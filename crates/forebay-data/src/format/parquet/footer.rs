@@ -1,0 +1,409 @@
+//! The footer of a file: found, bounded, looked through, and turned into fields and row groups.
+//!
+//! ```text
+//! last 64 KiB --> length and magic --> (more, where the footer is longer) --> schema checked --> library --> File
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forebay_core::{ByteSize, Error, ErrorKind, Ledger, Result, Span};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::file::metadata::{
+    ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
+};
+
+use super::columns::{self, Leaf};
+use super::contain::contained;
+use super::thrift::{BINARY, I32, LIST, Reader, STRUCT};
+use crate::format::petastorm::Packing;
+use crate::schema::{Dtype, Field, Kind};
+use crate::source::ShardSource;
+
+/// Longest footer: 64 MiB describe a million column chunks; the whole of it is held and parsed in memory.
+pub const FOOTER_BYTES_MAX: u64 = 64 << 20;
+
+/// Read at once from the end: most footers fit, and one request is saved.
+const TAIL_BYTES: u64 = 64 << 10;
+
+/// Deepest nesting of a schema: the library recurses.
+const SCHEMA_DEPTH_MAX: usize = 64;
+
+/// Most rows of a row group: pages count in 32 bits, and so do those who index rows.
+const ROWS_MAX: u64 = i32::MAX as u64;
+
+/// Length and magic at the end.
+const END_BYTES: u64 = 8;
+
+/// Where Forebay's writer leaves the fields.
+pub(super) const FIELDS_KEY: &str = "forebay.fields";
+
+/// An open file: its footer, its fields, its row groups.
+#[derive(Debug, Clone)]
+pub struct File {
+    pub(super) metadata: Arc<ParquetMetaData>,
+    /// How to decode with 64-bit offsets, and as views.
+    pub(super) plain: ArrowReaderMetadata,
+    pub(super) views: ArrowReaderMetadata,
+    pub(super) leaves: Vec<Leaf>,
+    fields: Vec<Field>,
+    pub(super) groups: Vec<RowGroup>,
+}
+
+/// A row group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowGroup {
+    /// All its column chunks.
+    pub extent: Span,
+    /// Rows.
+    pub rows: u64,
+    /// Number in the file of its first row.
+    pub first: u64,
+}
+
+impl File {
+    /// Read the footer of a shard. With `columns`, only those become fields.
+    pub async fn open(source: &ShardSource, columns: Option<&[String]>) -> Result<(Self, Ledger)> {
+        let opened = Self::open_unnamed(source, columns).await;
+        opened.map_err(|error| source.name_in(error))
+    }
+
+    async fn open_unnamed(source: &ShardSource, columns: Option<&[String]>) -> Result<(Self, Ledger)> {
+        let (footer, span, ledger) = read_footer(source).await?;
+        Ok((Self::from_footer(&footer, span.start(), columns)?, ledger))
+    }
+
+    /// From a whole file in memory.
+    pub fn from_bytes(bytes: &Bytes, columns: Option<&[String]>) -> Result<Self> {
+        let footer = footer_span(bytes, bytes.len() as u64)?;
+        let body = slice(bytes, footer.relative_to(0))?;
+        Self::from_footer(&body, footer.start(), columns)
+    }
+
+    fn from_footer(footer: &[u8], data_bytes: u64, columns: Option<&[String]>) -> Result<Self> {
+        check_schema(footer)?;
+        let metadata = contained("the footer", || {
+            Ok(ParquetMetaDataReader::decode_metadata(footer)?)
+        })?;
+        let metadata = Arc::new(metadata);
+        let with_schema = |options| {
+            let metadata = Arc::clone(&metadata);
+            contained("the schema", || {
+                Ok(ArrowReaderMetadata::try_new(metadata, options)?)
+            })
+        };
+        let inferred = with_schema(ArrowReaderOptions::new())?;
+        let schema = inferred.schema();
+        let leaves = columns::leaves(
+            schema,
+            columns,
+            metadata.file_metadata().schema_descr().num_columns(),
+        )?;
+        let decoded = |as_views| {
+            let schema = Arc::new(columns::decoded_schema(schema, as_views));
+            with_schema(ArrowReaderOptions::new().with_schema(schema))
+        };
+        let (plain, views) = (decoded(false)?, decoded(true)?);
+        let groups = groups(&metadata, data_bytes)?;
+        let mut file = Self {
+            fields: leaves.iter().map(|leaf| leaf.field.clone()).collect(),
+            metadata,
+            plain,
+            views,
+            leaves,
+            groups,
+        };
+        file.apply_kept_fields();
+        Ok(file)
+    }
+
+    /// Take kinds that Forebay's writer noted down, where they agree with the bytes.
+    fn apply_kept_fields(&mut self) {
+        let Some(kept) = self.key_value(FIELDS_KEY) else {
+            return;
+        };
+        let Ok(kept) = serde_json::from_str::<Vec<Field>>(kept) else {
+            return;
+        };
+        for field in &mut self.fields {
+            if let Some(known) = kept.iter().find(|known| known.name == field.name)
+                && agrees(&known.kind, &field.kind)
+            {
+                field.kind = known.kind.clone();
+            }
+        }
+    }
+
+    /// The value of that key in the key-value metadata.
+    pub fn key_value(&self, key: &str) -> Option<&str> {
+        let pairs = self.metadata.file_metadata().key_value_metadata()?;
+        pairs.iter().find(|pair| pair.key == key)?.value.as_deref()
+    }
+
+    /// The fields of its samples.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// Give a field another kind than the file does, and say how its values are packed: what Petastorm's schema knows of them.
+    pub(crate) fn set_kind(&mut self, index: usize, kind: Kind, packing: Option<Packing>) {
+        if let (Some(field), Some(leaf)) = (self.fields.get_mut(index), self.leaves.get_mut(index)) {
+            field.kind = kind;
+            leaf.packing = packing;
+        }
+    }
+
+    /// Its row groups.
+    pub fn groups(&self) -> &[RowGroup] {
+        &self.groups
+    }
+
+    /// The chunk of leaf column `leaf` in row group `group`, with its place in the file.
+    pub(super) fn chunk(&self, group: usize, leaf: usize) -> Result<(&ColumnChunkMetaData, Span)> {
+        let chunk = self
+            .metadata
+            .row_groups()
+            .get(group)
+            .and_then(|group| group.columns().get(leaf));
+        let chunk = chunk.ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidInput,
+                "read parquet",
+                format!("there is no row group {group}"),
+            )
+        })?;
+        Ok((chunk, chunk_span(chunk)?))
+    }
+}
+
+/// The footer of a shard and where it lies.
+async fn read_footer(source: &ShardSource) -> Result<(Bytes, Span, Ledger)> {
+    let size = source.size();
+    let tail = Span::new(size.saturating_sub(TAIL_BYTES), size)?;
+    let (bytes, mut ledger) = source.read(tail).await?;
+    let span = footer_span(&bytes, size)?;
+    if span.start() >= tail.start() {
+        return Ok((slice(&bytes, span.relative_to(tail.start()))?, span, ledger));
+    }
+    let (bytes, read) = source.read(span).await?;
+    ledger.merge(&read);
+    Ok((bytes, span, ledger))
+}
+
+/// The value of a key in the key-value metadata of a shard, which need not be text. The library insists on text, and refuses files
+/// where it is none.
+pub(crate) async fn footer_key_value(source: &ShardSource, key: &str) -> Result<(Option<Vec<u8>>, Ledger)> {
+    let found = async {
+        let (footer, _, ledger) = read_footer(source).await?;
+        Ok((find_key_value(&footer, key)?, ledger))
+    };
+    let found: Result<_> = found.await;
+    found.map_err(|error| source.name_in(error))
+}
+
+/// FileMetaData { 5: [KeyValue { 1: key, 2: value }, ...] }
+pub(super) fn find_key_value(footer: &[u8], key: &str) -> Result<Option<Vec<u8>>> {
+    let mut reader = Reader::new(footer);
+    let mut before = 0;
+    while let Some(tag) = reader.field(before)? {
+        before = tag.id;
+        if (tag.id, tag.kind) != (5, LIST) {
+            reader.skip(tag.kind)?;
+            continue;
+        }
+        let (count, _) = reader.list()?;
+        for _ in 0..count {
+            let (mut name, mut value) = (None, None);
+            let mut before = 0;
+            while let Some(tag) = reader.field(before)? {
+                match (tag.id, tag.kind) {
+                    (1, BINARY) => name = Some(reader.binary()?),
+                    (2, BINARY) => value = Some(reader.binary()?),
+                    (_, kind) => reader.skip(kind)?,
+                }
+                before = tag.id;
+            }
+            if name == Some(key.as_bytes()) {
+                return Ok(value.map(<[u8]>::to_vec));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Whether bytes of kind `plain` (from the file alone) can be of kind `known` (from the writer's note).
+fn agrees(known: &Kind, plain: &Kind) -> bool {
+    match (known, plain) {
+        (Kind::Text | Kind::Json | Kind::Decimal, Kind::Text)
+        | (Kind::Bytes | Kind::Image | Kind::Varints | Kind::Encoded { .. }, Kind::Bytes) => true,
+        (Kind::List { dtype }, Kind::Bytes) => *dtype == Dtype::Bfloat16,
+        (
+            Kind::Array { .. },
+            Kind::Array {
+                dtype: Dtype::Uint8,
+                shape,
+            },
+        ) if !shape.is_empty() => known.fixed_bytes() == plain.fixed_bytes(),
+        (known, plain) => known == plain,
+    }
+}
+
+fn slice(bytes: &Bytes, range: Range<usize>) -> Result<Bytes> {
+    match bytes.get(range.clone()) {
+        Some(_) => Ok(bytes.slice(range)),
+        None => Err(corrupt("the footer lies outside of the file")),
+    }
+}
+
+/// Where the footer is, from the last bytes of a file.
+fn footer_span(tail: &[u8], size: u64) -> Result<Span> {
+    let end = tail.last_chunk::<8>().filter(|_| size >= 4 + END_BYTES);
+    let Some([a, b, c, d, magic @ ..]) = end else {
+        return Err(corrupt("it is too short to be a Parquet file"));
+    };
+    match magic {
+        b"PAR1" => {}
+        b"PARE" => {
+            let message = "its footer is encrypted (PARE)";
+            return Err(Error::new(ErrorKind::Unsupported, "read parquet", message)
+                .with_hint("write the file without modular encryption"));
+        }
+        _ => {
+            return Err(corrupt("it does not end with PAR1")
+                .with_hint("the file is cut off, or it is not a Parquet file"));
+        }
+    }
+    let len = u64::from(u32::from_le_bytes([*a, *b, *c, *d]));
+    if len > FOOTER_BYTES_MAX {
+        let message = format!(
+            "a footer of {}; {} are allowed",
+            ByteSize(len),
+            ByteSize(FOOTER_BYTES_MAX)
+        );
+        return Err(Error::new(ErrorKind::LimitExceeded, "read parquet", message));
+    }
+    let end = size - END_BYTES;
+    match end.checked_sub(len) {
+        Some(start) if start >= 4 => Span::new(start, end),
+        _ => Err(corrupt("its footer is longer than the file")),
+    }
+}
+
+/// Refuse schemas that would make the library allocate or recurse without end: more children than elements, nesting without bound.
+fn check_schema(footer: &[u8]) -> Result<()> {
+    let mut reader = Reader::new(footer);
+    let mut before = 0;
+    while let Some(tag) = reader.field(before)? {
+        if (tag.id, tag.kind) == (2, LIST) {
+            return check_elements(&mut reader);
+        }
+        reader.skip(tag.kind)?;
+        before = tag.id;
+    }
+    Err(corrupt("its footer has no schema"))
+}
+
+fn check_elements(reader: &mut Reader<'_>) -> Result<()> {
+    let (count, kind) = reader.list()?;
+    if kind != STRUCT {
+        return Err(corrupt("its schema is not a list of elements"));
+    }
+    // How many children each group still waits for, from the outside in.
+    let mut open: Vec<u64> = Vec::new();
+    for index in 0..count {
+        let mut children = 0;
+        let mut before = 0;
+        while let Some(tag) = reader.field(before)? {
+            match (tag.id, tag.kind) {
+                (5, I32) => children = u64::try_from(reader.i32()?).unwrap_or(u64::MAX),
+                (_, kind) => reader.skip(kind)?,
+            }
+            before = tag.id;
+        }
+        if children > (count - index) as u64 {
+            return Err(corrupt(
+                "a group of its schema has more children than the schema has elements",
+            ));
+        }
+        if let Some(waiting) = open.last_mut() {
+            *waiting = waiting.saturating_sub(1);
+        }
+        if children > 0 {
+            open.push(children);
+        }
+        while open.last() == Some(&0) {
+            open.pop();
+        }
+        if open.len() > SCHEMA_DEPTH_MAX {
+            let message = format!("its schema is nested deeper than {SCHEMA_DEPTH_MAX} levels");
+            return Err(Error::new(ErrorKind::LimitExceeded, "read parquet", message));
+        }
+    }
+    Ok(())
+}
+
+fn groups(metadata: &ParquetMetaData, data_bytes: u64) -> Result<Vec<RowGroup>> {
+    let mut groups = Vec::new();
+    let (mut first, mut end) = (0u64, 4);
+    for (index, group) in metadata.row_groups().iter().enumerate() {
+        let named = |error: Error| in_group(&error, index);
+        let (extent, rows) = extent_of(group, end).map_err(named)?;
+        if extent.start() < end || extent.end() > data_bytes {
+            return Err(named(corrupt(
+                "its bytes lie outside of the data of the file, or over those of the row group before",
+            )));
+        }
+        groups.push(RowGroup { extent, rows, first });
+        end = extent.end();
+        first = first
+            .checked_add(rows)
+            .ok_or_else(|| named(corrupt("more rows than can be counted")))?;
+    }
+    Ok(groups)
+}
+
+fn extent_of(group: &RowGroupMetaData, empty_at: u64) -> Result<(Span, u64)> {
+    let rows = u64::try_from(group.num_rows())
+        .ok()
+        .filter(|rows| *rows <= ROWS_MAX);
+    let rows = rows.ok_or_else(|| corrupt("it has an impossible number of rows"))?;
+    let mut extent: Option<Span> = None;
+    for chunk in group.columns() {
+        if chunk.file_path().is_some_and(|path| !path.is_empty()) {
+            let message = "its columns lie in another file";
+            return Err(Error::new(ErrorKind::Unsupported, "read parquet", message));
+        }
+        let span = chunk_span(chunk)?;
+        extent = Some(match extent {
+            None => span,
+            Some(extent) => Span::new(extent.start().min(span.start()), extent.end().max(span.end()))?,
+        });
+    }
+    match extent {
+        Some(extent) => Ok((extent, rows)),
+        None => Ok((Span::at(empty_at, 0)?, rows)),
+    }
+}
+
+fn chunk_span(chunk: &ColumnChunkMetaData) -> Result<Span> {
+    let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+    let (start, len) = (u64::try_from(start), u64::try_from(chunk.compressed_size()));
+    match (start, len) {
+        (Ok(start), Ok(len)) => Span::at(start, len),
+        _ => Err(corrupt("a column chunk at an impossible place")),
+    }
+}
+
+/// Say of which row group an error speaks.
+pub(super) fn in_group(error: &Error, group: usize) -> Error {
+    Error::new(
+        error.kind(),
+        "read parquet",
+        format!("row group {group}: {}", error.message()),
+    )
+}
+
+fn corrupt(message: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, "read parquet", message)
+}

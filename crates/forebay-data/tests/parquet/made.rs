@@ -1,0 +1,78 @@
+//! Files that no peer here writes any more, or never would: made by hand with the Parquet library.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forebay_core::ErrorKind;
+use forebay_data::format::parquet::File;
+use forebay_data::format::scan_bytes;
+use forebay_data::{Dtype, Kind};
+use parquet::data_type::{ByteArray, ByteArrayType, Int32Type};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+
+fn writer(schema: &str) -> SerializedFileWriter<Vec<u8>> {
+    let properties = WriterProperties::builder()
+        .set_statistics_enabled(EnabledStatistics::None)
+        .build();
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties)).unwrap()
+}
+
+#[test]
+fn lists_of_two_levels_are_read() {
+    for schema in [
+        "message m { optional group x (LIST) { repeated int32 array; } }",
+        "message m { optional group x (LIST) { repeated int32 x_tuple; } }",
+    ] {
+        let mut writer = writer(schema);
+        let mut group = writer.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        let typed = column.typed::<Int32Type>();
+        typed
+            .write_batch(&[1, 2, 3], Some(&[2, 2, 0, 1, 2]), Some(&[0, 1, 0, 0, 0]))
+            .unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        let bytes = Bytes::from(writer.into_inner().unwrap());
+        let file = File::from_bytes(&bytes, None).unwrap();
+        assert_eq!(
+            file.fields()[0].kind,
+            Kind::List { dtype: Dtype::Int32 },
+            "{schema}"
+        );
+        let table = Arc::new(scan_bytes(file.clone().scan(), &bytes, 100).unwrap());
+        let extent = file.groups()[0].extent;
+        let extent = bytes.slice(extent.start() as usize..extent.end() as usize);
+        let block = file.decode_bytes(&extent, &table, 0, None, None).unwrap().block;
+        let values: Vec<Option<usize>> = (0..4).map(|row| block.field(row, 0).map(<[u8]>::len)).collect();
+        assert_eq!(values, [Some(8), None, Some(0), Some(4)], "{schema}");
+    }
+}
+
+#[test]
+fn a_dictionary_entry_in_many_rows_is_no_bomb() {
+    let mut writer = writer("message m { required binary x (STRING); }");
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let value = ByteArray::from("a".repeat(64 << 10).into_bytes());
+    for _ in 0..20 {
+        let values = vec![value.clone(); 1000];
+        column
+            .typed::<ByteArrayType>()
+            .write_batch(&values, None, None)
+            .unwrap();
+    }
+    column.close().unwrap();
+    group.close().unwrap();
+    let bytes = Bytes::from(writer.into_inner().unwrap());
+    assert!(bytes.len() < 1 << 20);
+    let file = File::from_bytes(&bytes, None).unwrap();
+    let table = Arc::new(scan_bytes(file.clone().scan(), &bytes, 1 << 20).unwrap());
+    let extent = file.groups()[0].extent;
+    let extent = bytes.slice(extent.start() as usize..extent.end() as usize);
+    let error = file.decode_bytes(&extent, &table, 0, None, None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    assert!(error.message().starts_with("row group 0, column 'x'"), "{error}");
+}

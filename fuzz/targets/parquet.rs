@@ -1,0 +1,42 @@
+//! Parquet files: whatever the bytes, reading ends with rows or an error.
+//!
+//! Panics of the Parquet library are contained and become errors, so the hook that ends the process at a panic is taken out; one that gets through still
+//! ends it.
+
+#![no_main]
+
+use std::sync::{Arc, Once};
+
+use forebay_data::format::parquet::File;
+use forebay_data::format::scan_bytes;
+use libfuzzer_sys::fuzz_target;
+
+static QUIET: Once = Once::new();
+
+fuzz_target!(|bytes: &[u8]| {
+    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+    let bytes = bytes::Bytes::copy_from_slice(bytes);
+    let Ok(file) = File::from_bytes(&bytes, None) else {
+        return;
+    };
+    let Ok(table) = scan_bytes(file.clone().scan(), &bytes, 100) else {
+        return;
+    };
+    table.check(bytes.len() as u64).unwrap();
+    let table = Arc::new(table);
+    for (index, group) in file.groups().iter().enumerate().take(4) {
+        // Limits are for files of gigabytes; here they would only be slow.
+        if group.rows > 1 << 16 {
+            return;
+        }
+        let extent = bytes.slice(group.extent.start() as usize..group.extent.end() as usize);
+        for column in 0..table.fields.len() {
+            if let Ok(decoded) = file.decode_bytes(&extent, &table, index, Some(&[column]), None) {
+                assert_eq!(decoded.block.len() as u64, group.rows);
+                for row in 0..decoded.block.len() {
+                    std::hint::black_box(decoded.block.field(row, column));
+                }
+            }
+        }
+    }
+});
