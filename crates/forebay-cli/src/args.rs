@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use forebay_core::ByteSize;
+use forebay_data::dataset::FORMAT_NAMES;
 
 use crate::commands::plan::PlanCommand;
 
@@ -105,6 +106,12 @@ pub(crate) enum Command {
     Cat(CatArgs),
     /// Drain a data set as training does: rate, cost, and what was waited for
     Stream(StreamArgs),
+    /// Write the manifest of a data set: shards, SHA-256, where every sample is, with its checksum
+    Index(IndexArgs),
+    /// Compare a data set with its manifest, byte by byte, and name every damage
+    Verify(VerifyArgs),
+    /// Show what is in a shard or a data set: samples, fields, offsets, sizes
+    Inspect(InspectArgs),
     /// Measure a disk or a store
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -271,6 +278,72 @@ pub(crate) struct StreamArgs {
     /// Directory or prefix with shards, one shard, or a pattern such as 'train-{000000..000123}.tar'
     #[arg(value_name = "URL")]
     pub(crate) url: OsString,
+}
+
+/// Which format a data set has.
+#[derive(Debug, Default, Args)]
+pub(crate) struct FormatArgs {
+    /// Format of the shards, where names do not tell it
+    #[arg(long, value_name = "FORMAT", value_parser = clap::builder::PossibleValuesParser::new(FORMAT_NAMES))]
+    pub(crate) format: Option<String>,
+    /// Tokens of one sample, for files of raw tokens
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) tokens: Option<u64>,
+    /// Type of the tokens, such as uint16 or u32
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) dtype: Option<String>,
+    /// What records of TFRecord are: Examples, whose features become fields, or raw bytes
+    #[arg(long, value_name = "KIND", value_parser = ["auto", "examples", "raw"])]
+    pub(crate) records: Option<String>,
+}
+
+/// `forebay index`.
+#[derive(Debug, Args)]
+pub(crate) struct IndexArgs {
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+    /// Write the manifest there instead of to forebay.fbi in the data set
+    #[arg(short, long, value_name = "URL")]
+    pub(crate) output: Option<OsString>,
+    /// Write it anew when there is one already
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Directory or prefix of the data set, one shard, or a pattern such as 'dir/{000000..000123}.tar'
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+}
+
+/// `forebay verify`.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The manifest, where it is not forebay.fbi in the data set
+    #[arg(long, value_name = "URL")]
+    pub(crate) manifest: Option<OsString>,
+    /// Directory or prefix of the data set, one shard, or a pattern such as 'dir/{000000..000123}.tar'
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+}
+
+/// `forebay inspect`.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+    /// How many samples to show, and how many shards
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    pub(crate) samples: u64,
+    /// Only the sample of this key, or of this number where samples have no keys
+    #[arg(long, value_name = "KEY")]
+    pub(crate) sample: Option<String>,
+    /// Write the fields of that sample as files into this directory, and nowhere else
+    #[arg(long, value_name = "DIR", requires = "sample")]
+    pub(crate) extract: Option<OsString>,
+    /// Replace files that exist
+    #[arg(long, requires = "extract")]
+    pub(crate) force: bool,
+    /// A shard, or the directory or prefix of a data set
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
 }
 
 /// `forebay bench`.

@@ -6,12 +6,15 @@ mod cat;
 mod config;
 mod cp;
 mod demo;
+mod index;
+mod inspect;
 mod ls;
 pub(crate) mod plan;
 mod rm;
 mod serve;
 mod stat;
 mod stream;
+mod verify;
 
 use clap::CommandFactory;
 use forebay_core::{Error, ErrorKind};
@@ -30,6 +33,9 @@ pub(crate) async fn run(command: Command, app: &App) -> Printed<Exit> {
         Command::Cp(args) => cp::run(&args, app).await,
         Command::Rm(args) => rm::run(&args, app).await,
         Command::Cat(args) => app.unless_cancelled(cat::run(&args, app)).await,
+        Command::Index(args) => index::run(&args, app).await,
+        Command::Verify(args) => verify::run(&args, app).await,
+        Command::Inspect(args) => app.unless_cancelled(inspect::run(&args, app)).await,
         Command::Bench(BenchCommand::Disk(args)) => bench_disk::run(&args, app).await,
         Command::Bench(BenchCommand::Store(args)) => bench_store::run(&args, app).await,
         Command::Demo(args) => demo::run(&args, app).await,

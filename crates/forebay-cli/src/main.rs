@@ -9,6 +9,7 @@ mod args;
 mod bench;
 mod commands;
 mod config;
+mod data;
 mod interrupt;
 mod outlet;
 mod printer;

@@ -1,5 +1,7 @@
 //! Progress bars on stderr: only on a terminal, and only for what takes longer than a second.
 
+mod data;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,6 +11,8 @@ use forebay_core::Error;
 use forebay_store::ObjectMeta;
 use forebay_store::copy::{Copied, DestinationCheck, Failure, ObjectCopied, Progress, SourceCheck};
 use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+
+pub(crate) use data::DataBar;
 
 use crate::printer::{Printer, Verbosity, visible};
 

@@ -14,6 +14,7 @@ mod discover;
 mod fit;
 mod index;
 mod place;
+mod read;
 mod registry;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 mod bad_input;
 mod config;
 mod copying;
+mod datasets;
 mod interrupts;
 mod listing;
 mod measuring;

@@ -1,0 +1,98 @@
+//! `forebay index`: one pass over a data set, and its manifest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_core::{ByteSize, Clock, Key, Ledger, Rate, Result, SystemClock};
+use forebay_data::Dataset;
+use forebay_data::dataset::{OpenOptions, Progress, Save, UseManifest};
+use forebay_data::manifest::{FormatSpec, MANIFEST_NAME};
+use forebay_store::Context;
+use serde::Serialize;
+
+use crate::Exit;
+use crate::app::App;
+use crate::args::IndexArgs;
+use crate::data::{count, find, hex, manifest_at};
+use crate::printer::Printed;
+use crate::progress::DataBar;
+
+/// `--json`: what was written.
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    manifest: String,
+    fingerprint: String,
+    format: &'a FormatSpec,
+    shards: usize,
+    samples: u64,
+    stored_bytes: u64,
+    seconds: f64,
+    ledger: &'a Ledger,
+}
+
+/// Index.
+pub(super) async fn run(args: &IndexArgs, app: &App) -> Printed<Exit> {
+    let context = app.context()?;
+    let bar = DataBar::new(app.printer(), "indexing");
+    let begun = SystemClock.now();
+    let progress = Arc::clone(&bar) as Arc<dyn Progress>;
+    let indexed = app.unless_cancelled(index(args, &context, progress)).await;
+    bar.bar().finish();
+    let (dataset, manifest) = indexed?;
+    conclude(&dataset, manifest, SystemClock.now().saturating_sub(begun), app)
+}
+
+async fn index(
+    args: &IndexArgs,
+    context: &Context,
+    progress: Arc<dyn Progress>,
+) -> Result<(Dataset, String)> {
+    let place = find(&args.url, context).await?;
+    let manifest_at = manifest_at(args.output.as_deref(), context).await?;
+    let manifest = match &manifest_at {
+        Some((store, key)) => store.location().join(key),
+        None => place.store.location().join(&Key::parse(MANIFEST_NAME)?),
+    };
+    let options = OpenOptions {
+        format: args.format.spec()?,
+        shards: place.shards,
+        manifest: UseManifest::Never,
+        manifest_at,
+        save: if args.force { Save::Replace } else { Save::IfAbsent },
+        progress,
+        ..OpenOptions::default()
+    };
+    let dataset = Dataset::open(place.store, context, &options).await?;
+    Ok((dataset, manifest.to_string()))
+}
+
+fn conclude(dataset: &Dataset, manifest: String, time: Duration, app: &App) -> Printed<Exit> {
+    let printer = app.printer();
+    let shards = dataset.shards();
+    let stored_bytes = shards.iter().map(|shard| shard.stored_bytes).sum();
+    if printer.is_json() {
+        printer.json(&Summary {
+            manifest,
+            fingerprint: hex(&dataset.manifest().fingerprint()),
+            format: dataset.manifest().spec(),
+            shards: shards.len(),
+            samples: dataset.samples(),
+            stored_bytes,
+            seconds: time.as_secs_f64(),
+            ledger: dataset.ledger(),
+        })?;
+        return Ok(Exit::Success);
+    }
+    printer.say(format_args!(
+        "indexed {} of format {} with {}, {} in {:.1} s ({})",
+        count(shards.len() as u64, "shard"),
+        dataset.manifest().spec().name,
+        count(dataset.samples(), "sample"),
+        ByteSize(stored_bytes),
+        time.as_secs_f64(),
+        Rate::of(stored_bytes, time)
+    ));
+    printer.say(format_args!("manifest: {}", crate::printer::visible(&manifest)));
+    printer.detail(dataset.ledger());
+    Ok(Exit::Success)
+}

@@ -1,0 +1,379 @@
+//! `forebay inspect`: what is in a shard or a data set, and single samples as files.
+//!
+//! Named shards are looked at themselves, whatever a manifest says of them. A data set is shown by its manifest; where there is none, only its first
+//! shard is read.
+
+mod extract;
+
+use std::sync::Arc;
+
+use forebay_core::{ByteSize, Error, ErrorKind, Key, Result};
+use forebay_data::dataset::{Check, OpenOptions, Place, Progress, UseManifest, discover};
+use forebay_data::manifest::{FormatSpec, Shard};
+use forebay_data::{Dataset, Field, Group, Layout, Samples, Table};
+use forebay_store::Context;
+use serde::Serialize;
+
+use crate::Exit;
+use crate::app::App;
+use crate::args::InspectArgs;
+use crate::data::{count, find, hex};
+use crate::printer::{Printed, Printer, visible};
+use crate::progress::DataBar;
+use crate::table::Table as Grid;
+
+/// One line of `--json`.
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Row<'a> {
+    Dataset {
+        url: String,
+        format: &'a FormatSpec,
+        shards: usize,
+        samples: u64,
+        stored_bytes: u64,
+        fingerprint: String,
+        fields: &'a [Field],
+    },
+    Shard {
+        key: &'a Key,
+        stored_bytes: u64,
+        raw_bytes: u64,
+        codec: forebay_data::codec::Codec,
+        sha256: String,
+        samples: u64,
+    },
+    Sample {
+        shard: &'a Key,
+        number: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        key: Option<&'a str>,
+        offset: u64,
+        bytes: u64,
+        crc32c: String,
+        fields: Vec<Part<'a>>,
+    },
+    Group {
+        shard: &'a Key,
+        number: u64,
+        offset: u64,
+        bytes: u64,
+        crc32c: String,
+        samples: u64,
+    },
+}
+
+/// Where one field of a sample is.
+#[derive(Debug, Serialize)]
+struct Part<'a> {
+    name: &'a str,
+    offset: u64,
+    bytes: u64,
+}
+
+/// Show.
+pub(super) async fn run(args: &InspectArgs, app: &App) -> Printed<Exit> {
+    let context = app.context()?;
+    let bar = DataBar::new(app.printer(), "reading");
+    let opened = open(args, &context, Arc::clone(&bar) as Arc<dyn Progress>).await;
+    bar.bar().finish();
+    let (dataset, shards_all) = opened?;
+    if let Some(wanted) = &args.sample {
+        let (shard, number) = find_sample(&dataset, wanted).await?;
+        let table = dataset.table(shard).await?;
+        show_rows(&dataset, shard, &table, number, 1, app.printer())?;
+        if let Some(dir) = &args.extract {
+            extract::run(&dataset, shard, number, dir, args.force, app, &context).await?;
+        }
+        return Ok(Exit::Success);
+    }
+    show_dataset(&dataset, args.samples, app.printer())?;
+    if shards_all > dataset.shards().len() {
+        app.printer().say(format_args!(
+            "the first of {} only: there is no manifest; forebay index makes one",
+            count(shards_all as u64, "shard")
+        ));
+    }
+    let mut left = args.samples;
+    for number in 0..dataset.shards().len() {
+        if left == 0 {
+            break;
+        }
+        let table = dataset.table(number).await?;
+        left -= show_rows(&dataset, number, &table, 0, left, app.printer())?;
+    }
+    Ok(Exit::Success)
+}
+
+/// The data set, and how many shards there are, of which it may be the first.
+async fn open(
+    args: &InspectArgs,
+    context: &Context,
+    progress: Arc<dyn Progress>,
+) -> Result<(Dataset, usize)> {
+    let place = find(&args.url, context).await?;
+    let format = args.format.spec()?;
+    let options = OpenOptions {
+        format: format.clone(),
+        check: Check::WhenRead,
+        progress,
+        ..OpenOptions::default()
+    };
+    let Place { store, shards } = place;
+    if let Some(shards) = shards {
+        let shards_all = shards.len();
+        let options = OpenOptions {
+            shards: Some(shards),
+            manifest: UseManifest::Never,
+            ..options
+        };
+        return Ok((Dataset::open(store, context, &options).await?, shards_all));
+    }
+    let indexed = OpenOptions {
+        manifest: UseManifest::Always,
+        ..options.clone()
+    };
+    match Dataset::open(Arc::clone(&store), context, &indexed).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        opened => {
+            return opened
+                .map(|dataset| (dataset.shards().len(), dataset))
+                .map(|(all, dataset)| (dataset, all));
+        }
+    }
+    let found = discover(&store, context, format.as_ref(), None).await?;
+    let first = found.shards.first().map(|meta| vec![meta.key.clone()]);
+    let options = OpenOptions {
+        format: Some(found.spec),
+        // A sample is looked for everywhere.
+        shards: first.filter(|_| args.sample.is_none()),
+        manifest: UseManifest::Never,
+        ..options
+    };
+    Ok((Dataset::open(store, context, &options).await?, found.shards.len()))
+}
+
+/// Shard and number of a sample, by its key, or by its number over all shards where samples have no keys.
+async fn find_sample(dataset: &Dataset, wanted: &str) -> Result<(usize, u64)> {
+    let mut before = 0;
+    let number: Option<u64> = wanted.parse().ok();
+    let mut by_number = None;
+    for shard in 0..dataset.shards().len() {
+        let table = dataset.table(shard).await?;
+        if let Layout::Samples(samples) = &table.layout {
+            let found = (0..samples.len()).find(|index| samples.keys.get(*index) == Some(wanted));
+            if let Some(found) = found {
+                return Ok((shard, found as u64));
+            }
+        }
+        let here = number.and_then(|number| number.checked_sub(before));
+        if let Some(here) = here.filter(|here| *here < table.samples()) {
+            by_number = by_number.or(Some((shard, here)));
+        }
+        before += table.samples();
+    }
+    by_number.ok_or_else(|| {
+        let message = format!("there is no sample '{}'", wanted.escape_debug());
+        Error::new(ErrorKind::NotFound, "inspect", message)
+            .at(dataset.store().location())
+            .with_hint("forebay inspect without --sample lists them; --samples COUNT lists more")
+    })
+}
+
+fn show_dataset(dataset: &Dataset, shards_max: u64, printer: &Printer) -> Printed {
+    let (manifest, shards) = (dataset.manifest(), dataset.shards());
+    let stored_bytes = shards.iter().map(|shard| shard.stored_bytes).sum();
+    let shown = shards
+        .iter()
+        .take(usize::try_from(shards_max.max(1)).unwrap_or(usize::MAX));
+    if printer.is_json() {
+        printer.json(&Row::Dataset {
+            url: dataset.store().location().to_string(),
+            format: manifest.spec(),
+            shards: shards.len(),
+            samples: dataset.samples(),
+            stored_bytes,
+            fingerprint: hex(&manifest.fingerprint()),
+            fields: dataset.schema().fields(),
+        })?;
+        return shown.map(shard_row).try_for_each(|row| printer.json(&row));
+    }
+    let mut grid = Grid::bare();
+    grid.row(["url", &dataset.store().location().to_string()]);
+    grid.row(["format", &manifest.spec().name]);
+    grid.row([
+        "shards",
+        &format!("{} ({})", shards.len(), ByteSize(stored_bytes)),
+    ]);
+    grid.row(["samples", &dataset.samples().to_string()]);
+    grid.row(["fingerprint", &hex(&manifest.fingerprint())]);
+    for field in dataset.schema().fields() {
+        grid.row(["field", &format!("{}  {}", visible(&field.name), kind_of(field))]);
+    }
+    print(&grid, printer)?;
+    let mut grid = Grid::new(&["shard", ">stored", ">raw", "codec", ">samples", "sha256"]);
+    for shard in shown {
+        grid.row([
+            visible(shard.key.as_str()),
+            shard.stored_bytes.to_string(),
+            shard.raw_bytes.to_string(),
+            format!("{:?}", shard.codec).to_lowercase(),
+            shard.samples.to_string(),
+            hex(&shard.sha256),
+        ]);
+    }
+    printer.data("")?;
+    print(&grid, printer)?;
+    printer.data("")
+}
+
+fn shard_row(shard: &Shard) -> Row<'_> {
+    Row::Shard {
+        key: &shard.key,
+        stored_bytes: shard.stored_bytes,
+        raw_bytes: shard.raw_bytes,
+        codec: shard.codec,
+        sha256: hex(&shard.sha256),
+        samples: shard.samples,
+    }
+}
+
+/// What a field is, in one word or two.
+fn kind_of(field: &Field) -> String {
+    serde_json::to_value(&field.kind).map_or_else(
+        |_| String::new(),
+        |value| {
+            let members = value.as_object().into_iter().flatten();
+            let words: Vec<String> = members
+                .map(|(_, value)| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+                .collect();
+            visible(&words.join(" "))
+        },
+    )
+}
+
+/// Show up to `count` samples or groups from `first` on; says how many.
+fn show_rows(
+    dataset: &Dataset,
+    shard: usize,
+    table: &Table,
+    first: u64,
+    count: u64,
+    printer: &Printer,
+) -> Printed<u64> {
+    let Some(key) = dataset.shards().get(shard).map(|shard| &shard.key) else {
+        return Ok(0);
+    };
+    let all = match &table.layout {
+        Layout::Samples(samples) => samples.len() as u64,
+        Layout::Groups(groups) => groups.len() as u64,
+    };
+    let numbers = first..first.saturating_add(count).min(all);
+    let rows = numbers.clone().filter_map(|number| match &table.layout {
+        Layout::Samples(samples) => sample_row(key, table, samples, number),
+        Layout::Groups(groups) => group_row(key, groups, number),
+    });
+    if printer.is_json() {
+        for row in rows {
+            printer.json(&row)?;
+        }
+    } else {
+        show_grid(rows, printer)?;
+    }
+    Ok(numbers.end.saturating_sub(numbers.start))
+}
+
+fn sample_row<'a>(shard: &'a Key, table: &'a Table, samples: &'a Samples, number: u64) -> Option<Row<'a>> {
+    let index = usize::try_from(number).ok()?;
+    let extent = samples.extent(index)?;
+    let columns = table.fields.iter().zip(&samples.columns);
+    let fields = columns.filter_map(|(field, column)| {
+        let span = column.get(index)?;
+        Some(Part {
+            name: &field.name,
+            offset: extent.start() + span.start as u64,
+            bytes: span.len() as u64,
+        })
+    });
+    Some(Row::Sample {
+        shard,
+        number,
+        key: samples.keys.get(index),
+        offset: extent.start(),
+        bytes: extent.len(),
+        crc32c: format!("{:08x}", samples.crcs.get(index)?),
+        fields: fields.collect(),
+    })
+}
+
+fn group_row<'a>(shard: &'a Key, groups: &[Group], number: u64) -> Option<Row<'a>> {
+    let group = groups.get(usize::try_from(number).ok()?)?;
+    Some(Row::Group {
+        shard,
+        number,
+        offset: group.extent.start(),
+        bytes: group.extent.len(),
+        crc32c: format!("{:08x}", group.crc),
+        samples: group.samples,
+    })
+}
+
+fn show_grid<'a>(rows: impl Iterator<Item = Row<'a>>, printer: &Printer) -> Printed {
+    let mut grid = Grid::new(&[
+        "shard",
+        ">number",
+        "key",
+        ">offset",
+        ">bytes",
+        "crc32c",
+        "fields (bytes at offset)",
+    ]);
+    for row in rows {
+        match row {
+            Row::Sample {
+                shard,
+                number,
+                key,
+                offset,
+                bytes,
+                crc32c,
+                fields,
+            } => {
+                let parts = fields
+                    .iter()
+                    .map(|part| format!("{} {} @{}", visible(part.name), part.bytes, part.offset));
+                grid.row([
+                    visible(shard.as_str()),
+                    number.to_string(),
+                    key.map_or("-".to_owned(), visible),
+                    offset.to_string(),
+                    bytes.to_string(),
+                    crc32c,
+                    parts.collect::<Vec<_>>().join(", "),
+                ]);
+            }
+            Row::Group {
+                shard,
+                number,
+                offset,
+                bytes,
+                crc32c,
+                samples,
+            } => grid.row([
+                visible(shard.as_str()),
+                number.to_string(),
+                "-".to_owned(),
+                offset.to_string(),
+                bytes.to_string(),
+                crc32c,
+                count(samples, "row"),
+            ]),
+            Row::Dataset { .. } | Row::Shard { .. } => {}
+        }
+    }
+    print(&grid, printer)
+}
+
+fn print(grid: &Grid, printer: &Printer) -> Printed {
+    grid.lines().try_for_each(|line| printer.data(line))
+}

@@ -1,0 +1,107 @@
+//! What the commands about data sets share: where one is, and which format the options name.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use forebay_core::{Error, ErrorKind, Key, Result};
+use forebay_data::Dtype;
+use forebay_data::dataset::Place;
+use forebay_data::manifest::FormatSpec;
+use forebay_store::{Context, Store, open_object};
+
+use crate::args::FormatArgs;
+use crate::target::Target;
+
+impl FormatArgs {
+    /// The format that was asked for, if one was.
+    pub(crate) fn spec(&self) -> Result<Option<FormatSpec>> {
+        let is_tokens = self.tokens.is_some() || self.dtype.is_some();
+        let by_option = [(is_tokens, "tokens"), (self.records.is_some(), "tfrecord")];
+        let implied = by_option
+            .iter()
+            .find(|(is_given, _)| *is_given)
+            .map(|(_, name)| *name);
+        let Some(name) = self.format.as_deref().or(implied) else {
+            return Ok(None);
+        };
+        if by_option.iter().any(|(is_given, of)| *is_given && *of != name) {
+            let message = format!("--tokens, --dtype or --records say nothing about format {name}");
+            return Err(Error::new(ErrorKind::InvalidInput, "arguments", message));
+        }
+        let mut spec = FormatSpec::new(name);
+        if let Some(tokens) = self.tokens {
+            spec = spec.with("tokens", tokens);
+        }
+        if let Some(dtype) = &self.dtype {
+            spec = spec.with("dtype", dtype_of(dtype)?.name());
+        }
+        if let Some(records) = &self.records {
+            spec = spec.with("records", records.as_str());
+        }
+        Ok(Some(spec))
+    }
+}
+
+/// A type by its name in numpy, or as Rust writes it.
+fn dtype_of(name: &str) -> Result<Dtype> {
+    let long = [("u", "uint"), ("i", "int"), ("f", "float")];
+    let short = long.iter().find_map(|(short, long)| {
+        let bits = name.strip_prefix(short)?;
+        Dtype::parse(&format!("{long}{bits}"))
+    });
+    Dtype::parse(name).or(short).ok_or_else(|| {
+        let message = format!("there is no type '{}'", name.escape_debug());
+        Error::new(ErrorKind::InvalidInput, "arguments", message)
+            .with_hint("types are called uint16, int32, float32, ...")
+    })
+}
+
+/// Where a data set is.
+pub(crate) async fn find(url: &str, context: &Context) -> Result<Place> {
+    let base =
+        std::env::current_dir().map_err(|error| Error::from_io("start", error).at("current directory"))?;
+    Place::find(url, &base, context).await
+}
+
+/// A manifest that is elsewhere.
+pub(crate) async fn manifest_at(
+    url: Option<&OsStr>,
+    context: &Context,
+) -> Result<Option<(Arc<dyn Store>, Key)>> {
+    match url {
+        Some(url) => Ok(Some(open_object(&Target::parse(url)?.location, context).await?)),
+        None => Ok(None),
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// `1 shard`, `2 shards`.
+pub(crate) fn count(number: u64, noun: &str) -> String {
+    if number == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{number} {noun}s")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_have_two_names() {
+        assert_eq!(dtype_of("u16").unwrap(), Dtype::Uint16);
+        assert_eq!(dtype_of("uint16").unwrap(), Dtype::Uint16);
+        assert_eq!(dtype_of("f32").unwrap(), Dtype::Float32);
+        assert!(dtype_of("u15").is_err() && dtype_of("").is_err());
+    }
+}

@@ -1,0 +1,251 @@
+//! `index`, `verify`, `inspect`.
+
+use std::process::Command;
+
+use super::sandbox::Sandbox;
+
+/// Two tars of five samples each, with an image and a label.
+fn shards() -> Sandbox {
+    let sandbox = Sandbox::new();
+    for shard in 0..2 {
+        let names: Vec<String> = (0..5)
+            .flat_map(|sample| ["cls", "jpg"].map(|field| format!("{shard}{sample}.{field}")))
+            .collect();
+        for name in &names {
+            sandbox.file(
+                &format!("raw/{name}"),
+                if name.ends_with("jpg") { 5000 } else { 1 },
+            );
+        }
+        tar(&sandbox, &format!("d/{shard:06}.tar"), "raw", &names);
+    }
+    sandbox
+}
+
+fn tar(sandbox: &Sandbox, to: &str, from: &str, names: &[String]) {
+    let path = sandbox.path(to);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut command = Command::new("tar");
+    command
+        .args(["--format=ustar", "--mtime=@0", "--absolute-names", "-cf"])
+        .arg(path)
+        .arg("-C")
+        .arg(sandbox.path(from))
+        .args(names);
+    assert!(command.status().unwrap().success());
+}
+
+#[test]
+fn index_writes_a_manifest_that_verify_holds_the_data_to() {
+    let sandbox = shards();
+    sandbox
+        .run(["verify", "d"])
+        .exits(2)
+        .says(&["forebay.fbi", "forebay index"]);
+    sandbox.run(["index", "d"]).exits(0).says(&[
+        "indexed 2 shards of format wds with 10 samples",
+        "manifest: [DIR]/here/d/forebay.fbi",
+    ]);
+    assert_eq!(
+        sandbox.names("d"),
+        ["000000.tar", "000001.tar", "SHA256SUMS", "forebay.fbi"]
+    );
+    let sums = Command::new("sha256sum")
+        .args(["-c", "--strict", "SHA256SUMS"])
+        .current_dir(sandbox.path("d"))
+        .output()
+        .unwrap();
+    assert!(sums.status.success(), "{sums:?}");
+    sandbox
+        .run(["verify", "d"])
+        .exits(0)
+        .says(&["2 of 2 shards whole, 10 samples with their checksum"]);
+    // Again only with --force.
+    sandbox.run(["index", "d"]).exits(1).says(&["already", "--force"]);
+    let json = sandbox.run(["index", "--json", "--force", "d"]).exits(0).json();
+    assert_eq!((&json["shards"], &json["samples"]), (&2.into(), &10.into()));
+    assert_eq!(json["format"]["name"], "wds");
+    assert_eq!(json["fingerprint"].as_str().unwrap().len(), 64);
+    let elsewhere = sandbox
+        .run(["index", "--json", "--output", "m/x.fbi", "d"])
+        .exits(0)
+        .json();
+    assert_eq!(elsewhere["fingerprint"], json["fingerprint"]);
+    assert_eq!(sandbox.names("m"), ["SHA256SUMS", "x.fbi"]);
+    sandbox.run(["verify", "--manifest", "m/x.fbi", "d"]).exits(0);
+}
+
+#[test]
+fn damage_is_named_and_is_no() {
+    let sandbox = shards();
+    sandbox.run(["index", "-q", "d"]).exits(0);
+    let path = sandbox.path("d/000001.tar");
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The second sample: a header and a block of label, a header and ten blocks of image each.
+    let at = 13 * 512 + 1024 + 600;
+    bytes[at] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let ran = sandbox
+        .run(["verify", "d"])
+        .exits(1)
+        .says(&["1 of 2 shards whole", "2 damages found"]);
+    assert_eq!(
+        ran.out,
+        "000001.tar: sample crc: sample 1 at byte 6656 does not have its checksum (key 11)\n\
+         000001.tar: sha256: the shard has another SHA-256 than when it was indexed\n"
+    );
+    let json = sandbox.run(["verify", "--json", "d"]).exits(1).json();
+    let first = &json["damages"][0];
+    assert_eq!(
+        (&first["kind"], &first["key"]),
+        (&"sample_crc".into(), &"11".into())
+    );
+    assert_eq!((&first["sample"], &first["offset"]), (&1.into(), &6656.into()));
+    // Only the other shard.
+    sandbox.run(["verify", "d/000000.tar"]).exits(0);
+    sandbox.run(["verify", "d/{000000..000000}.tar"]).exits(0);
+    std::fs::remove_file(&path).unwrap();
+    let ran = sandbox.run(["verify", "d"]).exits(1);
+    assert_eq!(ran.out, "000001.tar: missing: the shard is not there\n");
+    let manifest = sandbox.path("d/forebay.fbi");
+    let mut bytes = std::fs::read(&manifest).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&manifest, &bytes).unwrap();
+    sandbox
+        .run(["verify", "d"])
+        .exits(2)
+        .says(&["corrupt data", "forebay.fbi"]);
+}
+
+#[test]
+fn inspect_shows_samples_with_their_fields() {
+    let sandbox = shards();
+    let ran = sandbox
+        .run(["inspect", "d/000001.tar", "--samples", "2"])
+        .exits(0);
+    for words in [
+        "format       wds",
+        "samples      5",
+        "cls 1 @512, jpg 5000 @1536",
+        "000001.tar",
+    ] {
+        assert!(ran.out.contains(words), "{words}: {}", ran.out);
+    }
+    assert!(
+        !ran.out.contains("12.jpg") && !ran.out.contains("  12  "),
+        "{}",
+        ran.out
+    );
+    // Without a manifest, the first shard only, and it says so.
+    sandbox
+        .run(["inspect", "d"])
+        .exits(0)
+        .says(&["the first of 2 shards only"]);
+    sandbox.run(["index", "-q", "d"]).exits(0);
+    let rows = sandbox.run(["inspect", "--json", "d"]).exits(0).json_lines();
+    let kinds: Vec<&str> = rows.iter().map(|row| row["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds[..3], ["dataset", "shard", "shard"]);
+    assert_eq!(kinds[3..], ["sample"; 10]);
+    let label = &rows[3]["fields"][0];
+    assert_eq!(
+        (&label["name"], &label["offset"], &label["bytes"]),
+        (&"cls".into(), &512.into(), &1.into())
+    );
+    // A shard that no longer fits the manifest can still be looked at.
+    std::fs::copy(sandbox.path("d/000000.tar"), sandbox.path("d/000001.tar")).unwrap();
+    sandbox.run(["inspect", "d/000001.tar"]).exits(0);
+}
+
+#[test]
+fn a_sample_is_extracted_into_the_directory_and_nowhere_else() {
+    let sandbox = shards();
+    sandbox
+        .run(["inspect", "d", "--sample", "13", "--extract", "out"])
+        .exits(0);
+    assert_eq!(sandbox.names("out"), ["13.cls", "13.jpg"]);
+    assert_eq!(sandbox.read("out/13.jpg"), sandbox.read("raw/13.jpg"));
+    std::fs::write(sandbox.path("out/13.jpg"), "mine").unwrap();
+    let again = ["inspect", "d", "--sample", "13", "--extract", "out"];
+    sandbox.run(again).exits(1).says(&["--force"]);
+    assert_eq!(sandbox.read("out/13.jpg"), b"mine");
+    sandbox.run(again.into_iter().chain(["--force"])).exits(0);
+    assert_eq!(sandbox.read("out/13.jpg"), sandbox.read("raw/13.jpg"));
+    sandbox
+        .run(["inspect", "d", "--sample", "99"])
+        .exits(2)
+        .says(&["no sample '99'"]);
+    // Names that lead elsewhere.
+    sandbox.file("evil/x.txt", 3);
+    let names = [
+        "../evil/x.txt".to_owned(),
+        sandbox.path("evil/x.txt").display().to_string(),
+    ];
+    tar(&sandbox, "e/000000.tar", "raw", &names);
+    let rows = sandbox
+        .run(["inspect", "--json", "e/000000.tar"])
+        .exits(0)
+        .json_lines();
+    for row in rows.iter().filter(|row| row["kind"] == "sample") {
+        let key = row["key"].as_str().unwrap().to_owned();
+        let ran = sandbox.run([
+            "inspect",
+            "e/000000.tar",
+            "--sample",
+            &key,
+            "--extract",
+            "deep/out",
+        ]);
+        ran.exits(0);
+    }
+    assert_eq!(sandbox.names("deep"), ["out"]);
+    assert!(
+        sandbox
+            .names("deep/out")
+            .iter()
+            .all(|name| name.ends_with("x.txt"))
+    );
+    assert_eq!(sandbox.names("evil"), ["x.txt"]);
+}
+
+#[test]
+fn what_is_no_data_set_is_told() {
+    let sandbox = shards();
+    std::fs::create_dir(sandbox.path("empty")).unwrap();
+    sandbox.run(["index", "empty"]).exits(2).says(&["nothing here"]);
+    sandbox.run(["index", "nowhere"]).exits(2).says(&["not found"]);
+    sandbox
+        .run(["index", "d/{0..x}.tar"])
+        .exits(2)
+        .says(&["a range goes from a number"]);
+    sandbox.run(["index", "--format", "nonsense", "d"]).exits(2);
+    sandbox.file("bad/000000.tar", 5000);
+    sandbox
+        .run(["index", "bad"])
+        .exits(2)
+        .says(&["corrupt data", "bad/000000.tar"]);
+    assert_eq!(sandbox.names("bad"), ["000000.tar"]);
+}
+
+#[test]
+fn raw_tokens_need_to_be_told() {
+    let sandbox = Sandbox::new();
+    sandbox.file("t/train.bin", 2 * 1000);
+    sandbox.run(["index", "t"]).exits(2).says(&["--tokens"]);
+    sandbox
+        .run(["index", "t", "--records", "raw", "--tokens", "8"])
+        .exits(2)
+        .says(&["say nothing about"]);
+    let args = ["index", "--json", "t", "--tokens", "64", "--dtype", "u16"];
+    let json = sandbox.run(args).exits(0).json();
+    assert_eq!(json["samples"], 15);
+    assert_eq!(json["format"]["params"]["dtype"], "uint16");
+    sandbox.run(["verify", "t"]).exits(0);
+    sandbox
+        .run(["inspect", "t", "--sample", "14", "--extract", "out"])
+        .exits(0);
+    assert_eq!(
+        sandbox.read("out/14.tokens"),
+        sandbox.read("t/train.bin")[14 * 128..15 * 128]
+    );
+}

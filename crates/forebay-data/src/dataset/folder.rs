@@ -1,0 +1,388 @@
+//! Plain folders as data sets: a store whose objects are the virtual shards of a folder, and the format that reads them.
+//!
+//! Which files make which shard follows from the listing ([`FileSet`]). [`Folder`] gives each virtual shard a name and a size and reads ranges of it out of the files
+//! they fall on, each straight into its piece of the caller's buffer; so everything that reads shards reads folders too. Nothing can be
+//! written through it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Location, Result, Span};
+use forebay_io::AlignedBuf;
+use forebay_store::{
+    Body, Capabilities, Context, Entry, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions,
+    Store, Upload,
+};
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use crate::format::files::{FileLayout, FileSet, FileSetBuilder, FileShard, ImageFields, Member};
+use crate::format::{Format, Scan};
+use crate::manifest::FormatSpec;
+use crate::source::ShardSource;
+use crate::table::{Table, TableBuilder};
+
+/// Bytes of one virtual shard: large enough to be read in a row, small enough for shuffling among many.
+const SHARD_BYTES: u64 = 64 << 20;
+
+/// Virtual shards written out at the same time: as many as are read side by side.
+const SHARDS_KEPT_MAX: usize = 32;
+
+/// Files read at once for one range.
+const FILES_AT_ONCE_MAX: usize = 32;
+
+/// A folder of files as a store of shards.
+pub(super) struct Folder {
+    inner: Arc<dyn Store>,
+    set: FileSet,
+    metas: BTreeMap<Key, (usize, ObjectMeta)>,
+    kept: Mutex<VecDeque<(usize, Arc<Laid>)>>,
+}
+
+impl fmt::Debug for Folder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Folder")
+            .field("inner", &self.inner)
+            .field("shards", &self.metas.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A virtual shard written out, with where everything begins.
+#[derive(Debug)]
+struct Laid {
+    shard: FileShard,
+    /// Start and content of each file and label, in order.
+    segments: Vec<(u64, Segment)>,
+    bytes: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Segment {
+    File(Key, u64),
+    Label(Vec<u8>),
+}
+
+impl Segment {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::File(_, size) => *size,
+            Self::Label(label) => label.len() as u64,
+        }
+    }
+}
+
+impl Laid {
+    fn new(shard: FileShard) -> Self {
+        let (mut segments, mut bytes) = (Vec::new(), 0);
+        for sample in &shard.samples {
+            let files = sample.members.iter().map(|member| Segment::File(member.key.clone(), member.size));
+            let label = shard.label_bytes(sample).map(Segment::Label);
+            for segment in files.chain(label) {
+                let len = segment.bytes();
+                segments.push((bytes, segment));
+                bytes += len;
+            }
+        }
+        Self { shard, segments, bytes }
+    }
+}
+
+/// How files make samples, by the parameter `layout`: `tree`, or `images` whose directories are classes.
+fn layout_of(spec: &FormatSpec) -> Result<FileLayout> {
+    match spec.params.get("layout").and_then(|value| value.as_str()) {
+        Some("tree") => Ok(FileLayout::Tree),
+        Some("images") => Ok(FileLayout::Images(ImageFields::arrays())),
+        _ => {
+            let message = "format files has a layout: tree or images";
+            Err(Error::new(ErrorKind::InvalidInput, "open data set", message))
+        }
+    }
+}
+
+/// The layout that the files speak of: images in directories are classes of images, anything else is a tree.
+pub(super) fn with_layout(spec: FormatSpec, objects: &[ObjectMeta]) -> FormatSpec {
+    if spec.params.contains_key("layout") {
+        return spec;
+    }
+    const IMAGES: [&str; 9] = ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"];
+    let is_image = |meta: &ObjectMeta| {
+        let name = meta.key.as_str().to_ascii_lowercase();
+        let ending = name.rsplit('.').next().unwrap_or_default();
+        name.contains('/') && IMAGES.contains(&ending)
+    };
+    let layout = if objects.iter().all(is_image) { "images" } else { "tree" };
+    spec.with("layout", layout)
+}
+
+impl Folder {
+    /// Around the files listed.
+    pub(super) fn new(inner: Arc<dyn Store>, spec: &FormatSpec, objects: &[ObjectMeta]) -> Result<Self> {
+        let mut builder = FileSetBuilder::new(&Key::ROOT, layout_of(spec)?);
+        for meta in objects {
+            builder.push(&meta.key, meta.size)?;
+        }
+        let set = builder.finish(SHARD_BYTES)?;
+        let mut metas = BTreeMap::new();
+        for number in 0..set.shards() {
+            let size = set.shard(number).map_or(0, |shard| shard.bytes());
+            let key = Key::parse(&format!("files-{number:06}"))?;
+            let meta = ObjectMeta {
+                key: key.clone(),
+                size,
+                version: None,
+                modified: None,
+                checksum: None,
+                permissions: None,
+            };
+            metas.insert(key, (number, meta));
+        }
+        Ok(Self {
+            inner,
+            set,
+            metas,
+            kept: Mutex::default(),
+        })
+    }
+
+    /// The virtual shards, in order.
+    pub(super) fn shards(&self) -> Vec<ObjectMeta> {
+        self.metas.values().map(|(_, meta)| meta.clone()).collect()
+    }
+
+    fn laid(&self, key: &Key) -> Result<Arc<Laid>> {
+        let (number, _) = self.metas.get(key).ok_or_else(|| self.missing(key))?;
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, laid)) = kept.iter().find(|(other, _)| other == number) {
+            return Ok(Arc::clone(laid));
+        }
+        let shard = self.set.shard(*number).ok_or_else(|| self.missing(key))?;
+        let laid = Arc::new(Laid::new(shard));
+        kept.push_back((*number, Arc::clone(&laid)));
+        if kept.len() > SHARDS_KEPT_MAX {
+            kept.pop_front();
+        }
+        Ok(laid)
+    }
+
+    fn missing(&self, key: &Key) -> Error {
+        Error::new(ErrorKind::NotFound, "read", "the folder has no such virtual shard").at(self.location().join(key))
+    }
+
+    fn read_only(&self, key: &Key) -> Error {
+        Error::new(ErrorKind::ReadOnly, "write", "virtual shards cannot be written").at(self.location().join(key))
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Store for Folder {
+    fn location(&self) -> &Location {
+        self.inner.location()
+    }
+
+    fn identity(&self) -> String {
+        self.inner.identity()
+    }
+
+    async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        match self.metas.get(key) {
+            Some((_, meta)) => Ok(meta.clone()),
+            // What lies beside the shards.
+            None => self.inner.head(key).await,
+        }
+    }
+
+    async fn read_into(&self, key: &Key, span: Span, mut buf: AlignedBuf, options: &ReadOptions) -> Result<ReadDone> {
+        if !self.metas.contains_key(key) {
+            return self.inner.read_into(key, span, buf, options).await;
+        }
+        let laid = self.laid(key)?;
+        if span.end() > laid.bytes || (buf.len() as u64) < span.len() {
+            let message = "the range ends beyond the virtual shard or the buffer";
+            return Err(Error::new(ErrorKind::InvalidInput, "read", message).at(self.location().join(key)));
+        }
+        let first = laid.segments.partition_point(|(start, segment)| start + segment.bytes() <= span.start());
+        let mut reads = Vec::new();
+        for (start, segment) in laid.segments.iter().skip(first) {
+            if *start >= span.end() {
+                break;
+            }
+            let here = Span::at(*start, segment.bytes())?;
+            let Some(part) = here.intersect(span) else {
+                continue;
+            };
+            let rest = buf.split_off(part.len() as usize);
+            let piece = std::mem::replace(&mut buf, rest);
+            let within = Span::at(part.start() - start, part.len())?;
+            reads.push(read_segment(&*self.inner, segment.clone(), within, piece, options));
+        }
+        let mut reads = stream::iter(reads).buffered(FILES_AT_ONCE_MAX);
+        let mut joined: Option<AlignedBuf> = None;
+        let mut ledger = Ledger::default();
+        while let Some(done) = reads.try_next().await? {
+            ledger.merge(&done.ledger);
+            joined = Some(join(joined, done.buf)?);
+        }
+        let buf = join(joined, buf)?;
+        Ok(ReadDone { buf, ledger })
+    }
+
+    async fn put(&self, key: &Key, _body: Body, _options: &PutOptions) -> Result<PutDone> {
+        Err(self.read_only(key))
+    }
+
+    async fn upload(&self, key: &Key, _options: &PutOptions) -> Result<Box<dyn Upload>> {
+        Err(self.read_only(key))
+    }
+
+    async fn resume_upload(
+        &self,
+        key: &Key,
+        _state: serde_json::Value,
+        _options: &PutOptions,
+    ) -> Result<Box<dyn Upload>> {
+        Err(self.read_only(key))
+    }
+
+    fn list(&self, _prefix: &Key, _options: ListOptions) -> Listing {
+        let rows: Vec<Result<Entry>> = self.shards().into_iter().map(|meta| Ok(Entry::Object(meta))).collect();
+        stream::iter(rows).boxed()
+    }
+
+    async fn delete(&self, key: &Key) -> Result<()> {
+        Err(self.read_only(key))
+    }
+
+    async fn capabilities(&self) -> Result<Capabilities> {
+        Ok(Capabilities::untried("virtual shards are only read"))
+    }
+}
+
+async fn read_segment(
+    store: &dyn Store,
+    segment: Segment,
+    within: Span,
+    mut buf: AlignedBuf,
+    options: &ReadOptions,
+) -> Result<ReadDone> {
+    match segment {
+        Segment::File(key, _) => {
+            let options = ReadOptions {
+                version: None,
+                ..options.clone()
+            };
+            store.read_into(&key, within, buf, &options).await
+        }
+        Segment::Label(label) => {
+            let part = label.get(within.relative_to(0)).unwrap_or_default();
+            buf[..part.len()].copy_from_slice(part);
+            Ok(ReadDone {
+                buf,
+                ledger: Ledger::of(DataPath::Memory, part.len() as u64, 0),
+            })
+        }
+    }
+}
+
+/// Put a buffer that was cut together again; where a store gave other memory back, by copying.
+fn join(before: Option<AlignedBuf>, next: AlignedBuf) -> Result<AlignedBuf> {
+    let Some(mut before) = before else {
+        return Ok(next);
+    };
+    match before.unsplit(next) {
+        Ok(()) => Ok(before),
+        Err(next) => AlignedBuf::copy_of(&[&before[..], &next[..]].concat()),
+    }
+}
+
+/// The format of virtual shards.
+#[derive(Debug)]
+pub(super) struct Files(pub(super) Arc<Folder>);
+
+#[async_trait]
+impl Format for Files {
+    fn name(&self) -> &'static str {
+        super::registry::FILES
+    }
+
+    async fn scan(&self, source: &ShardSource) -> Result<Box<dyn Scan>> {
+        let laid = self.0.laid(&source.meta().key)?;
+        Ok(Box::new(FolderScan {
+            builder: TableBuilder::new(laid.shard.fields.clone()),
+            laid,
+            sample: 0,
+            left: 0,
+            at: 0,
+        }))
+    }
+
+    /// Files are as they are, whatever the first of them begins with.
+    fn codec(&self, _key: &Key, _first: &[u8]) -> crate::codec::Codec {
+        crate::codec::Codec::None
+    }
+}
+
+/// A pass over a virtual shard, of which everything but the checksums is known.
+struct FolderScan {
+    laid: Arc<Laid>,
+    builder: TableBuilder,
+    /// Sample that is open or next.
+    sample: usize,
+    /// Bytes that the open sample still wants.
+    left: u64,
+    at: u64,
+}
+
+impl FolderScan {
+    /// Begin samples, and end those without bytes, until one wants some.
+    fn begin(&mut self) -> Result<()> {
+        let laid = Arc::clone(&self.laid);
+        while self.left == 0 {
+            if self.builder.is_open() {
+                self.builder.end()?;
+                self.sample += 1;
+            }
+            let Some(sample) = laid.shard.samples.get(self.sample) else {
+                return Ok(());
+            };
+            self.builder.begin(self.at, Some(&sample.key))?;
+            let mut at = self.at;
+            for Member { size, field, .. } in &sample.members {
+                self.builder.field(*field, at, *size)?;
+                at += size;
+            }
+            if let (Some((column, _)), Some(label)) = (laid.shard.label, laid.shard.label_bytes(sample)) {
+                self.builder.field(column, at, label.len() as u64)?;
+                at += label.len() as u64;
+            }
+            self.left = at - self.at;
+        }
+        Ok(())
+    }
+}
+
+impl Scan for FolderScan {
+    fn feed(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            self.begin()?;
+            let take = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
+            if take == 0 {
+                let message = "a virtual shard of more bytes than its files";
+                return Err(Error::new(ErrorKind::Internal, "read files", message));
+            }
+            let (own, rest) = bytes.split_at(take);
+            self.builder.absorb(own);
+            self.at += take as u64;
+            self.left -= take as u64;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Table> {
+        self.begin()?;
+        self.builder.finish()
+    }
+}
