@@ -103,6 +103,8 @@ pub struct Loader {
     room: Arc<Room>,
     totals: Arc<Totals>,
     ready: mpsc::Receiver<Result<Made>>,
+    /// The batch that was being waited for when the wait was given up.
+    pending: Option<Made>,
     /// The plan of the last batch handed over, and how many of its batches are done.
     at: (EpochPlan, u64),
     is_over: bool,
@@ -202,6 +204,7 @@ impl Loader {
             room,
             totals,
             ready,
+            pending: None,
             at: (plan.clone(), batch),
             is_over: false,
             _feeding: Task::spawn(feeder.run(plan.clone(), batch)),
@@ -209,7 +212,7 @@ impl Loader {
         })
     }
 
-    /// The next batch; `None` after the last epoch. After an error there are no more.
+    /// The next batch; `None` after the last epoch. After an error there are no more. A wait that is given up loses nothing.
     pub async fn next_batch(&mut self) -> Option<Result<Batch>> {
         if self.is_over {
             return None;
@@ -221,11 +224,15 @@ impl Loader {
 
     async fn take(&mut self) -> Option<Result<Batch>> {
         let asked = self.clock.now();
-        let made = match self.ready.recv().await? {
-            Ok(made) => made,
-            Err(error) => return Some(Err(error)),
-        };
-        let (collated, stations) = match made.collating.wait().await {
+        if self.pending.is_none() {
+            match self.ready.recv().await? {
+                Ok(made) => self.pending = Some(made),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        let done = self.pending.as_mut()?.collating.done().await;
+        let made = self.pending.take()?;
+        let (collated, stations) = match done {
             Ok(Ok(collated)) => collated,
             Ok(Err(error)) | Err(error) => return Some(Err(error)),
         };

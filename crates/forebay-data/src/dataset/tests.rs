@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::manifest::SUMS_NAME;
-use crate::verify::{DamageKind, verify};
+use crate::verify::{Damage, DamageKind, verify};
 
 fn context() -> Context {
     let config = DiskConfig {
@@ -456,6 +456,40 @@ async fn a_large_manifest_goes_out_in_parts_and_is_all_or_nothing() {
     .await;
 }
 
+/// Where and what a damage is.
+fn place_of(damage: &Damage) -> (&str, DamageKind, Option<u64>, Option<&str>, Option<u64>) {
+    let key = damage.key.as_deref();
+    (
+        damage.shard.as_str(),
+        damage.kind,
+        damage.sample,
+        key,
+        damage.offset,
+    )
+}
+
+/// Damage a value, a comment that no sample holds, a whole shard, and one by cutting it in a line; where the first is, and the text that was cut.
+async fn damage(store: &dyn Store) -> (u64, String) {
+    let text = lines(0, 100);
+    let at = text.find("k0-42 ").unwrap();
+    let mut bytes = text.clone().into_bytes();
+    bytes[at + 7] ^= 1;
+    store
+        .put_bytes(&key("000000.lines"), &bytes, &PutOptions::default())
+        .await
+        .unwrap();
+    put(
+        store,
+        "000001.lines",
+        &lines(1, 100).replace("# shard 1", "no_blank!"),
+    )
+    .await;
+    store.delete(&key("000002.lines")).await.unwrap();
+    let cut = lines(3, 100);
+    put(store, "000003.lines", &cut[..cut.find("k3-98 ").unwrap() + 3]).await;
+    (at as u64, cut)
+}
+
 #[tokio::test]
 async fn every_damage_is_named_and_stops_nothing() {
     everywhere(|store, context| async move {
@@ -470,40 +504,10 @@ async fn every_damage_is_named_and_stops_nothing() {
         let dataset = Dataset::open(Arc::clone(&store), &context, &lazy).await.unwrap();
         let silent: Arc<dyn Progress> = Arc::new(Silent);
         assert!(verify(&dataset, &silent, |_| {}).await.unwrap().is_whole());
-        // A value, a comment that no sample holds, a missing shard, and one that is cut in a line.
-        let text = lines(0, 100);
-        let at = text.find("k0-42 ").unwrap();
-        let mut bytes = text.clone().into_bytes();
-        bytes[at + 7] ^= 1;
-        store
-            .put_bytes(&key("000000.lines"), &bytes, &PutOptions::default())
-            .await
-            .unwrap();
-        put(
-            &*store,
-            "000001.lines",
-            &lines(1, 100).replace("# shard 1", "no_blank!"),
-        )
-        .await;
-        store.delete(&key("000002.lines")).await.unwrap();
-        let cut = lines(3, 100);
-        put(&*store, "000003.lines", &cut[..cut.find("k3-98 ").unwrap() + 3]).await;
+        let (at, cut) = damage(&*store).await;
         let mut told = 0;
         let report = verify(&dataset, &silent, |_| told += 1).await.unwrap();
-        let found: Vec<_> = report
-            .damages
-            .iter()
-            .map(|damage| {
-                let key = damage.key.as_deref();
-                (
-                    damage.shard.as_str(),
-                    damage.kind,
-                    damage.sample,
-                    key,
-                    damage.offset,
-                )
-            })
-            .collect();
+        let found: Vec<_> = report.damages.iter().map(place_of).collect();
         let offset = |line: &str| Some(cut.find(line).unwrap() as u64);
         assert_eq!(
             found,
@@ -513,7 +517,7 @@ async fn every_damage_is_named_and_stops_nothing() {
                     DamageKind::SampleCrc,
                     Some(42),
                     Some("k0-42"),
-                    Some(at as u64)
+                    Some(at)
                 ),
                 ("000000.lines", DamageKind::Sha256, None, None, None),
                 ("000001.lines", DamageKind::Sha256, None, None, None),

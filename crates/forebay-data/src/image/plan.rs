@@ -1,6 +1,6 @@
 //! What is to be done with every image, read from a short text such as `rrc:224,flip,normalize`.
 //!
-//! The steps are separated by commas; sizes are one number (a square) or `HEIGHTxWIDTH`:
+//! The steps are separated by commas; sizes are one number (a square) or `HEIGHT`x`WIDTH`:
 //!
 //! | step | meaning |
 //! |---|---|

@@ -121,7 +121,7 @@ struct Weights {
     firsts: Vec<usize>,
     /// As many for each pixel, the last ones being 0 where fewer are needed.
     taps: usize,
-    /// In 2^16ths; one is 2^16 - 1.
+    /// In parts of 2^16; one is 2^16 - 1.
     values: Vec<u16>,
 }
 
@@ -161,7 +161,7 @@ impl Weights {
     }
 }
 
-/// Rows of the result as weighted sums of rows of the source, the first `width` samples of each. Sums are in 256ths.
+/// Rows of the result as weighted sums of rows of the source, the first `width` samples of each. Sums are in parts of 256.
 fn add_rows(
     weights: &Weights,
     source: &[u8],
@@ -190,7 +190,7 @@ fn add_rows(
     }
 }
 
-/// A sample times a weight, in 256ths. The two halves of the weight are multiplied apart, since sixteen bits are what eight samples at once have.
+/// A sample times a weight, in parts of 256. The two halves of the weight are multiplied apart, since sixteen bits are what eight samples at once have.
 #[inline]
 fn product(sample: u8, weight: u16) -> u16 {
     let sample = u16::from(sample);

@@ -15,6 +15,11 @@ impl<T: Send + 'static> Task<T> {
 
     /// What it gives.
     pub(super) async fn wait(mut self) -> Result<T> {
+        self.done().await
+    }
+
+    /// The same, for those who may be interrupted and ask again. Once it was given, nobody may ask.
+    pub(super) async fn done(&mut self) -> Result<T> {
         (&mut self.0)
             .await
             .map_err(|error| Error::new(ErrorKind::Internal, "stream", "a task ended").with_source(error))

@@ -324,3 +324,26 @@ async fn a_missing_shard_is_an_error_that_names_it() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("002"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_given_up_loses_nothing() {
+    let (dataset, _) = data_set(&SIZES).await;
+    let whole = run(&dataset, spec(1, 0)).await;
+    let mut loader = Loader::new(dataset, &spec(1, 0)).unwrap();
+    let mut batches = Vec::new();
+    let mut given_up = 0;
+    loop {
+        let next = loader.next_batch();
+        let Ok(next) = tokio::time::timeout(std::time::Duration::ZERO, next).await else {
+            given_up += 1;
+            tokio::task::yield_now().await;
+            continue;
+        };
+        match next {
+            Some(batch) => batches.push(numbers(&batch.unwrap())),
+            None => break,
+        }
+    }
+    assert!(given_up > 0);
+    assert_eq!(batches, whole);
+}

@@ -141,7 +141,7 @@ fn harmless(name: &str) -> String {
             .find(|end| safe.is_char_boundary(*end))
             .unwrap_or(0);
         safe.truncate(end);
-        safe.push_str(&format!("-{:08x}", crc32c(name.as_bytes())));
+        safe = format!("{safe}-{:08x}", crc32c(name.as_bytes()));
     }
     safe
 }

@@ -155,7 +155,11 @@ fn an_index_that_says_too_little_or_too_much_is_refused() {
         assert_eq!(error.kind(), kind, "{pointer} {error}");
         assert!(error.to_string().contains(says), "{pointer} {error}");
     }
-    let mut index = good;
+}
+
+#[test]
+fn compressed_items_are_refused_by_name() {
+    let (mut index, bytes) = small();
     index["config"]["compression"] = json!("zstd");
     for (level, says) in [("sample", "every item"), ("column", "'column'")] {
         index["config"]["compression_level"] = json!(level);
