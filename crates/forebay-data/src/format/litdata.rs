@@ -9,7 +9,7 @@
 //! A chunk does not say what it holds, so nothing is read without index.json. The bytes are described in `docs/formats/litdata.md`.
 //!
 //! - [`Index`], [`Chunk`]: index.json;
-//! - [`Leaf`]: what a leaf of a sample is, and the [`Kind`](crate::Kind) it becomes.
+//! - [`Leaf`]: what a leaf of a sample is, and the [`Kind`] it becomes.
 
 mod index;
 mod leaf;

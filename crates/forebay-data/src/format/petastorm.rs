@@ -6,7 +6,7 @@
 //! part-*.parquet --> parquet::File, its columns given kinds and unpacking by it <-'
 //! ```
 //!
-//! See docs/formats/petastorm.md. A [`File`](super::parquet::File) opened here scans, filters and decodes as one of plain Parquet does.
+//! See docs/formats/petastorm.md. A [`File`] opened here scans, filters and decodes as one of plain Parquet does.
 
 mod arrays;
 #[cfg(fuzzing)]
