@@ -12,7 +12,9 @@
 
 mod discover;
 mod fit;
+mod folder;
 mod index;
+mod listed;
 mod place;
 mod read;
 mod registry;
@@ -31,7 +33,9 @@ pub use fit::{Misfit, Mismatch};
 pub use index::Save;
 pub(crate) use index::{Task, at_once};
 pub use place::{Place, expand};
-pub use registry::{FORMAT_NAMES, format_of};
+pub(crate) use registry::FILES;
+pub use registry::FORMAT_NAMES;
+use registry::ShardStore;
 
 use crate::format::Format;
 use crate::manifest::{FormatSpec, MANIFEST_NAME, Manifest, Shard};
@@ -137,13 +141,14 @@ pub struct Dataset(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    store: Arc<dyn Store>,
+    from: ShardStore,
     context: Context,
     manifest: Manifest,
     is_indexed: bool,
     /// What is known of each shard's object, once it was compared with the manifest.
     metas: Vec<OnceCell<ObjectMeta>>,
     touched: Touched,
+    format: OnceCell<Arc<dyn Format>>,
     /// Which way the bytes came that building the manifest read.
     ledger: Ledger,
 }
@@ -191,19 +196,22 @@ impl Dataset {
             Some(keys) => manifest.select(&fit::numbers_of(&manifest, keys)?)?,
             None => manifest,
         };
-        let store = registry::shard_store(store, manifest.spec(), context).await?;
+        let from = ShardStore::open(store, manifest.spec()).await?;
         let metas = match options.check {
-            Check::AtOpen => fit::look(&store, &manifest, options.shards.is_some(), options.touched).await?,
+            Check::AtOpen => {
+                fit::look(&from.store, &manifest, options.shards.is_some(), options.touched).await?
+            }
             Check::WhenRead => vec![None; manifest.shards().len()],
         };
         let metas = metas.into_iter().map(OnceCell::new_with).collect();
         Ok(Self(Arc::new(Inner {
-            store,
+            from,
             context: context.clone(),
             manifest,
             is_indexed: true,
             metas,
             touched: options.touched,
+            format: OnceCell::new(),
             ledger: Ledger::default(),
         })))
     }
@@ -216,21 +224,21 @@ impl Dataset {
             options.shards.as_deref(),
         )
         .await?;
-        let shard_store = registry::shard_store(Arc::clone(&store), &found.spec, context).await?;
         let sink = index::sink(&store, &found, context, options).await?;
-        let (manifest, ledger) = index::build(&shard_store, context, &found, sink, &options.progress).await?;
+        let (manifest, ledger) = index::build(context, &found, sink, &options.progress).await?;
         let metas = found
             .shards
             .into_iter()
             .map(|meta| OnceCell::new_with(Some(meta)))
             .collect();
         Ok(Self(Arc::new(Inner {
-            store: shard_store,
+            from: found.from,
             context: context.clone(),
             manifest,
             is_indexed: options.save != Save::No,
             metas,
             touched: options.touched,
+            format: OnceCell::new(),
             ledger,
         })))
     }
@@ -262,7 +270,7 @@ impl Dataset {
 
     /// The store that holds the shards.
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.0.store
+        &self.0.from.store
     }
 
     /// Surroundings.
@@ -270,9 +278,10 @@ impl Dataset {
         &self.0.context
     }
 
-    /// The format of the shards.
+    /// The format of the shards. Made when it is first asked for: some formats read a file of their own for it.
     pub async fn format(&self) -> Result<Arc<dyn Format>> {
-        format_of(self.0.manifest.spec(), &self.0.store, &self.0.context).await
+        let make = || self.0.from.format(self.0.manifest.spec(), &self.0.context);
+        self.0.format.get_or_try_init(make).await.map(Arc::clone)
     }
 
     /// Which way the bytes came that were read to build the manifest.
@@ -288,22 +297,22 @@ impl Dataset {
         };
         let meta = cell.get_or_try_init(|| self.look(row)).await?;
         Ok(ShardSource::new(
-            Arc::clone(&self.0.store),
+            Arc::clone(&self.0.from.store),
             meta.clone(),
             &self.0.context,
         ))
     }
 
     async fn look(&self, shard: &Shard) -> Result<ObjectMeta> {
-        let found = match self.0.store.head(&shard.key).await {
+        let found = match self.0.from.store.head(&shard.key).await {
             Ok(meta) => Some(meta),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        let misfit = fit::compare(&self.0.manifest, &*self.0.store, shard, found.as_ref());
+        let misfit = fit::compare(&self.0.manifest, &*self.0.from.store, shard, found.as_ref());
         match (misfit, found) {
             (Some(misfit), _) if misfit.is_refused(self.0.touched) => {
-                Err(fit::refuse(&[misfit], 1).at(self.0.store.location()))
+                Err(fit::refuse(&[misfit], 1).at(self.0.from.store.location()))
             }
             (_, Some(meta)) => Ok(meta),
             (_, None) => Err(Error::new(ErrorKind::NotFound, "open shard", "it is not there")),
@@ -315,7 +324,7 @@ impl Dataset {
         let shards = self.shards().iter().zip(&self.0.metas);
         let is_touched = |(shard, cell): &(&Shard, &OnceCell<ObjectMeta>)| {
             cell.get().is_some_and(|meta| {
-                fit::compare(&self.0.manifest, &*self.0.store, shard, Some(meta)).is_some()
+                fit::compare(&self.0.manifest, &*self.0.from.store, shard, Some(meta)).is_some()
             })
         };
         shards

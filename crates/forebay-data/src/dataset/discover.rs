@@ -7,8 +7,12 @@ use forebay_core::{Error, ErrorKind, Key, Result};
 use forebay_store::{Context, Entry, ListOptions, ObjectMeta, Store, is_special_file};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use super::registry;
+use super::folder::with_layout;
+use super::listed::by_index;
+use super::registry::{self, PETASTORM, ShardStore};
+use crate::format::petastorm::{COMMON_METADATA, Petastorm};
 use crate::manifest::{FormatSpec, MANIFEST_NAME, SUMS_NAME};
+use crate::source::ShardSource;
 
 /// Most objects of one listing: a folder of sixteen million files takes some gigabytes to remember, and is better packed.
 const OBJECTS_MAX: usize = 16 << 20;
@@ -26,6 +30,8 @@ pub struct Discovered {
     pub spec: FormatSpec,
     /// The shards, in order.
     pub shards: Vec<ObjectMeta>,
+    /// Where they are read from.
+    pub(super) from: ShardStore,
 }
 
 /// A kind of shard, as names tell it.
@@ -52,6 +58,11 @@ impl Family {
             #[cfg(test)]
             Self::Lines => "lines",
         }
+    }
+
+    /// True when shards of that format have such names.
+    pub(super) fn is_of(self, format: &str) -> bool {
+        self.name() == format || (self == Self::Parquet && format == PETASTORM)
     }
 
     /// True when every object of such a name is a shard; MDS lists its shards in an index, and a `.bin` may be anything.
@@ -101,14 +112,30 @@ pub async fn discover(
         Some(keys) => heads(store, keys).await?,
         None => list(store).await?,
     };
-    let found = match registry::by_index(store, context, choice, &objects).await? {
+    let is_petastorm = choice.is_none() && is_petastorm(store, &objects, context).await?;
+    let petastorm = is_petastorm.then(|| FormatSpec::new(PETASTORM));
+    let choice = choice.or(petastorm.as_ref());
+    let found = match by_index(store, context, choice, &objects, only.is_some()).await? {
         Some(found) => found,
-        None => by_names(choice, objects, only.is_some()).map_err(|error| error.at(store.location()))?,
+        None => by_names(store, choice, objects, only.is_some())
+            .map_err(|error| error.at(store.location()))?,
     };
     if found.shards.is_empty() {
         return Err(nothing(choice).at(store.location()));
     }
     Ok(found)
+}
+
+/// True when the Parquet files here have a schema of Petastorm's beside them.
+async fn is_petastorm(store: &Arc<dyn Store>, objects: &[ObjectMeta], context: &Context) -> Result<bool> {
+    if !objects.iter().any(|meta| family_of(&meta.key) == Some(Family::Parquet)) {
+        return Ok(false);
+    }
+    match ShardSource::open(Arc::clone(store), &Key::parse(COMMON_METADATA)?, context).await {
+        Ok(source) => Petastorm::has_schema(&source).await,
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 async fn heads(store: &Arc<dyn Store>, keys: &[Key]) -> Result<Vec<ObjectMeta>> {
@@ -120,7 +147,7 @@ async fn heads(store: &Arc<dyn Store>, keys: &[Key]) -> Result<Vec<ObjectMeta>> 
 }
 
 /// Every object but our own and hidden ones, sorted by key.
-async fn list(store: &Arc<dyn Store>) -> Result<Vec<ObjectMeta>> {
+pub(super) async fn list(store: &Arc<dyn Store>) -> Result<Vec<ObjectMeta>> {
     let mut objects = Vec::new();
     let mut rows = store.list(&Key::ROOT, ListOptions { recursive: true });
     while let Some(row) = rows.next().await {
@@ -146,18 +173,32 @@ async fn list(store: &Arc<dyn Store>) -> Result<Vec<ObjectMeta>> {
 }
 
 /// The format that the names speak of, or that was chosen, with the objects that have it.
-fn by_names(choice: Option<&FormatSpec>, objects: Vec<ObjectMeta>, are_named: bool) -> Result<Discovered> {
+fn by_names(
+    store: &Arc<dyn Store>,
+    choice: Option<&FormatSpec>,
+    objects: Vec<ObjectMeta>,
+    are_named: bool,
+) -> Result<Discovered> {
     let families: BTreeSet<Family> = objects.iter().filter_map(|meta| family_of(&meta.key)).collect();
     let spec = match choice {
         Some(spec) => spec.clone(),
         None => FormatSpec::new(name_by(&families, &objects)?),
     };
-    let is_shard = |meta: &ObjectMeta| family_of(&meta.key).is_some_and(|family| family.name() == spec.name);
-    let shards: Vec<ObjectMeta> = objects.iter().filter(|meta| is_shard(meta)).cloned().collect();
+    if spec.name == registry::FILES {
+        let spec = with_layout(spec, &objects);
+        let from = ShardStore::of_files(store, &spec, &objects)?;
+        let shards = from.virtual_shards().unwrap_or_default();
+        return Ok(Discovered { spec, shards, from });
+    }
+    let is_shard = |meta: &ObjectMeta| family_of(&meta.key).is_some_and(|family| family.is_of(&spec.name));
     // Whoever names objects and a format knows better than names do.
-    let takes_all = spec.name == registry::FILES || (are_named && choice.is_some());
-    let shards = if takes_all { objects } else { shards };
-    Ok(Discovered { spec, shards })
+    let shards = if are_named && choice.is_some() {
+        objects
+    } else {
+        objects.into_iter().filter(is_shard).collect()
+    };
+    let from = ShardStore::plain(Arc::clone(store));
+    Ok(Discovered { spec, shards, from })
 }
 
 fn name_by(families: &BTreeSet<Family>, objects: &[ObjectMeta]) -> Result<&'static str> {

@@ -195,7 +195,7 @@ async fn listing(
             Some(number) => metas[*number] = Some(meta),
             None => {
                 let family = family_of(&meta.key).filter(|_| meta.key.file_name() != MANIFEST_NAME);
-                if family.is_some_and(|family| family.is_listed() && family.name() == manifest.spec().name) {
+                if family.is_some_and(|family| family.is_listed() && family.is_of(&manifest.spec().name)) {
                     unlisted.push(Misfit {
                         key: meta.key,
                         mismatch: Mismatch::Unlisted,

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Location, Result, Span};
 use forebay_io::AlignedBuf;
 use forebay_store::{
-    Body, Capabilities, Context, Entry, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions,
+    Body, Capabilities, Entry, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions,
     Store, Upload,
 };
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -28,6 +28,9 @@ const SHARD_BYTES: u64 = 64 << 20;
 
 /// Virtual shards written out at the same time: as many as are read side by side.
 const SHARDS_KEPT_MAX: usize = 32;
+
+/// Endings of images, as torchvision knows them.
+const IMAGES: [&str; 9] = ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"];
 
 /// Files read at once for one range.
 const FILES_AT_ONCE_MAX: usize = 32;
@@ -77,7 +80,10 @@ impl Laid {
     fn new(shard: FileShard) -> Self {
         let (mut segments, mut bytes) = (Vec::new(), 0);
         for sample in &shard.samples {
-            let files = sample.members.iter().map(|member| Segment::File(member.key.clone(), member.size));
+            let files = sample
+                .members
+                .iter()
+                .map(|member| Segment::File(member.key.clone(), member.size));
             let label = shard.label_bytes(sample).map(Segment::Label);
             for segment in files.chain(label) {
                 let len = segment.bytes();
@@ -85,7 +91,11 @@ impl Laid {
                 bytes += len;
             }
         }
-        Self { shard, segments, bytes }
+        Self {
+            shard,
+            segments,
+            bytes,
+        }
     }
 }
 
@@ -106,13 +116,16 @@ pub(super) fn with_layout(spec: FormatSpec, objects: &[ObjectMeta]) -> FormatSpe
     if spec.params.contains_key("layout") {
         return spec;
     }
-    const IMAGES: [&str; 9] = ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"];
     let is_image = |meta: &ObjectMeta| {
         let name = meta.key.as_str().to_ascii_lowercase();
         let ending = name.rsplit('.').next().unwrap_or_default();
         name.contains('/') && IMAGES.contains(&ending)
     };
-    let layout = if objects.iter().all(is_image) { "images" } else { "tree" };
+    let layout = if objects.iter().all(is_image) {
+        "images"
+    } else {
+        "tree"
+    };
     spec.with("layout", layout)
 }
 
@@ -127,7 +140,7 @@ impl Folder {
         let mut metas = BTreeMap::new();
         for number in 0..set.shards() {
             let size = set.shard(number).map_or(0, |shard| shard.bytes());
-            let key = Key::parse(&format!("files-{number:06}"))?;
+            let key = Key::parse(&format!("files-{number:08}"))?;
             let meta = ObjectMeta {
                 key: key.clone(),
                 size,
@@ -167,11 +180,17 @@ impl Folder {
     }
 
     fn missing(&self, key: &Key) -> Error {
-        Error::new(ErrorKind::NotFound, "read", "the folder has no such virtual shard").at(self.location().join(key))
+        Error::new(
+            ErrorKind::NotFound,
+            "read",
+            "the folder has no such virtual shard",
+        )
+        .at(self.location().join(key))
     }
 
     fn read_only(&self, key: &Key) -> Error {
-        Error::new(ErrorKind::ReadOnly, "write", "virtual shards cannot be written").at(self.location().join(key))
+        Error::new(ErrorKind::ReadOnly, "write", "virtual shards cannot be written")
+            .at(self.location().join(key))
     }
 }
 
@@ -194,7 +213,13 @@ impl Store for Folder {
         }
     }
 
-    async fn read_into(&self, key: &Key, span: Span, mut buf: AlignedBuf, options: &ReadOptions) -> Result<ReadDone> {
+    async fn read_into(
+        &self,
+        key: &Key,
+        span: Span,
+        mut buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
         if !self.metas.contains_key(key) {
             return self.inner.read_into(key, span, buf, options).await;
         }
@@ -203,7 +228,9 @@ impl Store for Folder {
             let message = "the range ends beyond the virtual shard or the buffer";
             return Err(Error::new(ErrorKind::InvalidInput, "read", message).at(self.location().join(key)));
         }
-        let first = laid.segments.partition_point(|(start, segment)| start + segment.bytes() <= span.start());
+        let first = laid
+            .segments
+            .partition_point(|(start, segment)| start + segment.bytes() <= span.start());
         let mut reads = Vec::new();
         for (start, segment) in laid.segments.iter().skip(first) {
             if *start >= span.end() {
@@ -216,7 +243,13 @@ impl Store for Folder {
             let rest = buf.split_off(part.len() as usize);
             let piece = std::mem::replace(&mut buf, rest);
             let within = Span::at(part.start() - start, part.len())?;
-            reads.push(read_segment(&*self.inner, segment.clone(), within, piece, options));
+            reads.push(read_segment(
+                &*self.inner,
+                segment.clone(),
+                within,
+                piece,
+                options,
+            ));
         }
         let mut reads = stream::iter(reads).buffered(FILES_AT_ONCE_MAX);
         let mut joined: Option<AlignedBuf> = None;
@@ -247,7 +280,11 @@ impl Store for Folder {
     }
 
     fn list(&self, _prefix: &Key, _options: ListOptions) -> Listing {
-        let rows: Vec<Result<Entry>> = self.shards().into_iter().map(|meta| Ok(Entry::Object(meta))).collect();
+        let rows: Vec<Result<Entry>> = self
+            .shards()
+            .into_iter()
+            .map(|meta| Ok(Entry::Object(meta)))
+            .collect();
         stream::iter(rows).boxed()
     }
 

@@ -10,7 +10,7 @@ use forebay_store::{Context, PutMode, Store};
 use futures::stream::{self, StreamExt};
 use tokio::task::JoinHandle;
 
-use super::{Discovered, OpenOptions, Progress, manifest_place, registry};
+use super::{Discovered, OpenOptions, Progress, manifest_place};
 use crate::format::{Format, Tabulated, tabulate};
 use crate::manifest::{Manifest, ManifestWriter};
 use crate::source::ShardSource;
@@ -63,13 +63,13 @@ pub(super) async fn sink(
 
 /// Read every shard and make the manifest.
 pub(super) async fn build(
-    store: &Arc<dyn Store>,
     context: &Context,
     found: &Discovered,
     mut writer: ManifestWriter,
     progress: &Arc<dyn Progress>,
 ) -> Result<(Manifest, Ledger)> {
-    let format = registry::format_of(&found.spec, store, context).await?;
+    let store = &found.from.store;
+    let format = found.from.format(&found.spec, context).await?;
     let bytes = found.shards.iter().map(|meta| meta.size).sum();
     progress.planned(found.shards.len() as u64, bytes);
     let passes = found.shards.iter().map(|meta| {

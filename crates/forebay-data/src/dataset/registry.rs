@@ -2,39 +2,107 @@
 
 use std::sync::Arc;
 
-use forebay_core::{Error, ErrorKind, Result};
+use forebay_core::{Error, ErrorKind, Key, Result};
 use forebay_store::{Context, ObjectMeta, Store};
 use serde_json::Value;
 
-use super::Discovered;
+use super::discover::list;
+use super::folder::{Files, Folder};
+use super::listed::{self, LITDATA, MDS};
 use crate::format::Format;
+use crate::format::parquet::Parquet;
+use crate::format::petastorm::{COMMON_METADATA, Petastorm};
 use crate::format::tfrecord::{Records, TfRecord};
 use crate::format::tokens::{Cut, Tokens};
 use crate::format::wds::Wds;
 use crate::manifest::FormatSpec;
 use crate::schema::Dtype;
+use crate::source::ShardSource;
 
 /// Name of the format of plain folders, which is taken where no other fits.
-pub(super) const FILES: &str = "files";
+pub(crate) const FILES: &str = "files";
+
+/// Name of Parquet with a schema of Petastorm's.
+pub(super) const PETASTORM: &str = "petastorm";
 
 /// Every format that can be asked for by name.
-pub const FORMAT_NAMES: &[&str] = &["wds", "tfrecord", "tokens"];
+pub const FORMAT_NAMES: &[&str] = &["wds", MDS, LITDATA, "tfrecord", "parquet", PETASTORM, "tokens", FILES];
 
-/// The format that a manifest, or a user, names.
-///
-/// Formats that describe their shards in a file of their own read it again.
-pub async fn format_of(
-    spec: &FormatSpec,
-    _store: &Arc<dyn Store>,
-    _context: &Context,
-) -> Result<Arc<dyn Format>> {
-    match spec.name.as_str() {
-        "wds" => Ok(Arc::new(Wds)),
-        "tfrecord" => Ok(Arc::new(tfrecord(spec)?)),
-        "tokens" => Ok(Arc::new(tokens(spec)?)),
-        #[cfg(test)]
-        "lines" => Ok(Arc::new(super::tests::lines::Lines)),
-        name => Err(unknown(name)),
+/// The store that shards are read from: that of the data set, but for formats whose shards are made of other objects.
+#[derive(Debug, Clone)]
+pub(super) struct ShardStore {
+    pub(super) store: Arc<dyn Store>,
+    folder: Option<Arc<Folder>>,
+}
+
+impl ShardStore {
+    /// For shards that are objects.
+    pub(super) fn plain(store: Arc<dyn Store>) -> Self {
+        Self { store, folder: None }
+    }
+
+    /// For shards that are lists of the files given.
+    pub(super) fn of_files(
+        store: &Arc<dyn Store>,
+        spec: &FormatSpec,
+        objects: &[ObjectMeta],
+    ) -> Result<Self> {
+        let folder = Arc::new(Folder::new(Arc::clone(store), spec, objects)?);
+        Ok(Self {
+            store: Arc::clone(&folder) as Arc<dyn Store>,
+            folder: Some(folder),
+        })
+    }
+
+    /// For the shards of a manifest. A folder is listed again.
+    pub(super) async fn open(store: Arc<dyn Store>, spec: &FormatSpec) -> Result<Self> {
+        if spec.name != FILES {
+            return Ok(Self::plain(store));
+        }
+        let objects = list(&store).await?;
+        Self::of_files(&store, spec, &objects)
+    }
+
+    /// Virtual shards, where shards are virtual.
+    pub(super) fn virtual_shards(&self) -> Option<Vec<ObjectMeta>> {
+        self.folder.as_ref().map(|folder| folder.shards())
+    }
+
+    /// The format that a manifest, or a user, names. Formats that describe their shards in a file of their own read it again.
+    pub(super) async fn format(&self, spec: &FormatSpec, context: &Context) -> Result<Arc<dyn Format>> {
+        match (spec.name.as_str(), &self.folder) {
+            ("wds", _) => Ok(Arc::new(Wds)),
+            (MDS | LITDATA, _) => listed::format(spec, &self.store, context).await,
+            ("tfrecord", _) => Ok(Arc::new(tfrecord(spec)?)),
+            ("parquet", _) => Ok(Arc::new(Parquet {
+                columns: columns(spec)?,
+            })),
+            (PETASTORM, _) => {
+                let key = Key::parse(COMMON_METADATA)?;
+                let source = ShardSource::open(Arc::clone(&self.store), &key, context).await?;
+                Ok(Arc::new(Petastorm::open(&source, columns(spec)?).await?.0))
+            }
+            ("tokens", _) => Ok(Arc::new(tokens(spec)?)),
+            (FILES, Some(folder)) => Ok(Arc::new(Files(Arc::clone(folder)))),
+            #[cfg(test)]
+            ("lines", _) => Ok(Arc::new(super::tests::lines::Lines)),
+            (name, _) => Err(unknown(name)),
+        }
+    }
+}
+
+/// Parameter: `columns`, the names of those that become fields.
+fn columns(spec: &FormatSpec) -> Result<Option<Vec<String>>> {
+    let Some(value) = spec.params.get("columns") else {
+        return Ok(None);
+    };
+    let names = value.as_array().and_then(|names| {
+        let names = names.iter().map(|name| name.as_str().map(str::to_owned));
+        names.collect::<Option<Vec<String>>>()
+    });
+    match names {
+        Some(names) => Ok(Some(names)),
+        None => Err(bad_param(spec, "columns", &value.to_string())),
     }
 }
 
@@ -86,30 +154,6 @@ fn bad_param(spec: &FormatSpec, name: &str, value: &str) -> Error {
         value.escape_debug()
     );
     Error::new(ErrorKind::InvalidInput, "open data set", message)
-}
-
-/// Formats that list their shards in a file of their own.
-#[expect(
-    clippy::unused_async,
-    reason = "formats with an index of their own read it here"
-)]
-pub(super) async fn by_index(
-    _store: &Arc<dyn Store>,
-    _context: &Context,
-    _choice: Option<&FormatSpec>,
-    _objects: &[ObjectMeta],
-) -> Result<Option<Discovered>> {
-    Ok(None)
-}
-
-/// The store that shards are read from: the one given, but for formats whose shards are made of other objects.
-#[expect(clippy::unused_async, reason = "formats made of many objects list them here")]
-pub(super) async fn shard_store(
-    store: Arc<dyn Store>,
-    _spec: &FormatSpec,
-    _context: &Context,
-) -> Result<Arc<dyn Store>> {
-    Ok(store)
 }
 
 fn unknown(name: &str) -> Error {

@@ -581,3 +581,97 @@ async fn what_is_not_a_data_set_is_told() {
         "a broken manifest is not passed over: {error}"
     );
 }
+
+#[tokio::test]
+async fn a_plain_folder_is_a_data_set() {
+    let context = context();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for (class, count) in [("cat", 3), ("dog", 2)] {
+        for number in 0..count {
+            put(
+                &*store,
+                &format!("{class}/{number}.jpg"),
+                &format!("{class} {number}"),
+            )
+            .await;
+        }
+    }
+    put(&*store, "cat/empty.png", "").await;
+    let dataset = Dataset::open(Arc::clone(&store), &context, &saving())
+        .await
+        .unwrap();
+    assert_eq!((dataset.samples(), dataset.shards().len()), (6, 1));
+    assert_eq!(names(&*store).await.len(), 7, "the manifest, and no sums");
+    let opened = Dataset::open(Arc::clone(&store), &context, &OpenOptions::default())
+        .await
+        .unwrap();
+    assert_eq!(opened.manifest().fingerprint(), dataset.manifest().fingerprint());
+    let table = opened.table(0).await.unwrap();
+    let bytes = opened.shards()[0].raw_bytes;
+    assert_eq!(bytes, 5 * 5 + 6 * 8, "images and their labels");
+    let data = opened.read(0, forebay_core::Span::first(bytes)).await.unwrap();
+    let block = crate::Block::from_bytes(Arc::clone(&table), 0..6, data, 0).unwrap();
+    assert!((0..6).all(|sample| block.is_whole(sample)));
+    assert_eq!(block.key(4), Some("dog/0"));
+    assert_eq!(block.field(4, 0), Some(&b"dog 0"[..]));
+    assert_eq!(block.field(4, 1), Some(&1u64.to_le_bytes()[..]));
+    assert_eq!(block.field(3, 0), Some(&b""[..]), "an empty file");
+    let silent: Arc<dyn Progress> = Arc::new(Silent);
+    assert!(verify(&opened, &silent, |_| {}).await.unwrap().is_whole());
+    put(&*store, "dog/1.jpg", "DOG 1").await;
+    let report = verify(&opened, &silent, |_| {}).await.unwrap();
+    assert_eq!(report.damages[0].key.as_deref(), Some("dog/1"));
+    // A file more is another folder.
+    put(&*store, "dog/2.jpg", "dog 2").await;
+    let error = Dataset::open(store, &context, &OpenOptions::default())
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("files-00000000"), "{error}");
+}
+
+/// Every data set that peers wrote is found to be what it is, indexed and whole.
+#[tokio::test]
+async fn data_sets_of_peers_are_found_and_verified() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    let context = context();
+    for (name, format) in [
+        ("mds/plain", "mds"),
+        ("mds/compressed", "mds"),
+        ("litdata/every", "litdata"),
+        ("litdata/frames", "litdata"),
+        ("litdata/whole", "litdata"),
+        ("petastorm", "petastorm"),
+    ] {
+        let (from, copy) = (fixtures.join(name), tempfile::tempdir().unwrap());
+        let store: Arc<dyn Store> = Arc::new(local_at(&from, &context));
+        let to: Arc<dyn Store> = Arc::new(local_at(copy.path(), &context));
+        for name in names(&*store).await {
+            let meta = store.head(&key(&name)).await.unwrap();
+            let span = forebay_core::Span::first(meta.size);
+            let (bytes, _) = store
+                .read(&meta.key, span, &ReadOptions::default(), &context)
+                .await
+                .unwrap();
+            to.put_bytes(&meta.key, &bytes, &PutOptions::default())
+                .await
+                .unwrap();
+        }
+        let found = discover(&to, &context, None, None)
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(found.spec.name, format, "{name}");
+        let dataset = Dataset::open(Arc::clone(&to), &context, &saving()).await;
+        let dataset = dataset.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(dataset.samples() > 0, "{name}");
+        let opened = Dataset::open(to, &context, &OpenOptions::default())
+            .await
+            .unwrap();
+        let silent: Arc<dyn Progress> = Arc::new(Silent);
+        let report = verify(&opened, &silent, |_| {}).await.unwrap();
+        assert!(
+            report.is_whole() && report.samples_whole == dataset.samples(),
+            "{name}: {:?}",
+            report.damages
+        );
+    }
+}

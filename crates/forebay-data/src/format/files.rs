@@ -145,6 +145,12 @@ impl FileShard {
         Span::at(start, self.sample_bytes(sample)).ok()
     }
 
+    /// The bytes of a sample's label, where it has one.
+    pub(crate) fn label_bytes(&self, sample: &FileSample) -> Option<Vec<u8>> {
+        let (_, form) = self.label?;
+        Some(form.bytes(sample.label?))
+    }
+
     fn sample_bytes(&self, sample: &FileSample) -> u64 {
         let label = match (self.label, sample.label) {
             (Some((_, form)), Some(label)) => form.bytes_len(label),

@@ -46,6 +46,12 @@ pub struct Petastorm {
 }
 
 impl Petastorm {
+    /// True when a `_common_metadata` has a schema of Petastorm's; Spark writes such files without one.
+    pub async fn has_schema(common_metadata: &ShardSource) -> Result<bool> {
+        let (pickle, _) = footer_key_value(common_metadata, UNISCHEMA_KEY).await?;
+        Ok(pickle.is_some())
+    }
+
     /// Read the schema from `_common_metadata`.
     pub async fn open(common_metadata: &ShardSource, columns: Option<Vec<String>>) -> Result<(Self, Ledger)> {
         let (pickle, ledger) = footer_key_value(common_metadata, UNISCHEMA_KEY).await?;

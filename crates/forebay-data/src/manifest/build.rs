@@ -12,6 +12,7 @@ use forebay_store::{Context, ObjectMeta, PutMode, PutOptions, Store, StoreExt, U
 
 use super::directory::{Directory, FormatSpec, Shard, digest_u64, prelude};
 use super::{Manifest, Sections, section, sums};
+use crate::dataset::FILES;
 use crate::format::Tabulated;
 use crate::schema::Schema;
 use crate::table::Layout;
@@ -135,7 +136,7 @@ impl ManifestWriter {
                 pieces.push(end.into());
                 Sections::Memory(pieces)
             }
-            Sink::Store(outgoing) => return outgoing.finish(&end, &self.directory.shards).await,
+            Sink::Store(outgoing) => return outgoing.finish(&end, &self.directory).await,
         };
         Ok(Manifest::new(self.directory, fingerprint, Arc::new(sections)))
     }
@@ -175,12 +176,15 @@ impl Outgoing {
         Ok(())
     }
 
-    async fn finish(mut self, end: &[u8], shards: &[Shard]) -> Result<Manifest> {
-        let sums_key = self.key.parent().join(&Key::parse(super::SUMS_NAME)?);
-        let sums = sums::sha256sums(shards);
-        self.store
-            .put_bytes(&sums_key, sums.as_bytes(), &PutOptions::default())
-            .await?;
+    async fn finish(mut self, end: &[u8], directory: &Directory) -> Result<Manifest> {
+        // Virtual shards have no files of their own that anybody could sum up.
+        if directory.spec.name != FILES {
+            let sums_key = self.key.parent().join(&Key::parse(super::SUMS_NAME)?);
+            let sums = sums::sha256sums(&directory.shards);
+            self.store
+                .put_bytes(&sums_key, sums.as_bytes(), &PutOptions::default())
+                .await?;
+        }
         self.write(end).await?;
         match &self.upload {
             None => {
