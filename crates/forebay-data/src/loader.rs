@@ -40,7 +40,7 @@ pub use totals::{BadPolicy, Report};
 
 use assemble::{Assembler, Made};
 use cpu::Cpu;
-use feed::{Feeder, Room};
+use feed::{FED_WINDOWS_MAX, Feeder, Room};
 use read::Reader;
 use task::Task;
 use totals::Totals;
@@ -172,7 +172,7 @@ impl Loader {
         let totals = Arc::new(Totals::default());
         let clock = Arc::clone(dataset.context().clock());
         let epochs_end = spec.epochs.unwrap_or(u64::MAX);
-        let (fed, feeding) = mpsc::unbounded_channel();
+        let (fed, feeding) = mpsc::channel(FED_WINDOWS_MAX);
         let (made, ready) = mpsc::channel(ready_max);
         let feeder = Feeder {
             order: order.clone(),

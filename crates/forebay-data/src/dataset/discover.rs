@@ -117,8 +117,9 @@ pub async fn discover(
     let choice = choice.or(petastorm.as_ref());
     let found = match by_index(store, context, choice, &objects, only.is_some()).await? {
         Some(found) => found,
-        None => by_names(store, choice, objects, only.is_some())
-            .map_err(|error| error.at(store.location()))?,
+        None => {
+            by_names(store, choice, objects, only.is_some()).map_err(|error| error.at(store.location()))?
+        }
     };
     if found.shards.is_empty() {
         return Err(nothing(choice).at(store.location()));
@@ -128,7 +129,10 @@ pub async fn discover(
 
 /// True when the Parquet files here have a schema of Petastorm's beside them.
 async fn is_petastorm(store: &Arc<dyn Store>, objects: &[ObjectMeta], context: &Context) -> Result<bool> {
-    if !objects.iter().any(|meta| family_of(&meta.key) == Some(Family::Parquet)) {
+    if !objects
+        .iter()
+        .any(|meta| family_of(&meta.key) == Some(Family::Parquet))
+    {
         return Ok(false);
     }
     match ShardSource::open(Arc::clone(store), &Key::parse(COMMON_METADATA)?, context).await {
@@ -139,7 +143,11 @@ async fn is_petastorm(store: &Arc<dyn Store>, objects: &[ObjectMeta], context: &
 }
 
 async fn heads(store: &Arc<dyn Store>, keys: &[Key]) -> Result<Vec<ObjectMeta>> {
-    let heads = keys.iter().map(|key| store.head(key));
+    // Owned keys: a closure over references would not be general enough for a future that moves between threads.
+    let heads = keys.to_vec().into_iter().map(|key| {
+        let store = Arc::clone(store);
+        async move { store.head(&key).await }
+    });
     stream::iter(heads)
         .buffered(LOOKS_AT_ONCE_MAX)
         .try_collect()

@@ -152,11 +152,16 @@ pub(super) async fn look(
 }
 
 async fn heads(store: &Arc<dyn Store>, manifest: &Manifest) -> Result<Vec<Option<ObjectMeta>>> {
-    let heads = manifest.shards().iter().map(|shard| async {
-        match store.head(&shard.key).await {
-            Ok(meta) => Ok(Some(meta)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+    // Owned keys: a closure over references would not be general enough for a future that moves between threads.
+    let keys: Vec<Key> = manifest.shards().iter().map(|shard| shard.key.clone()).collect();
+    let heads = keys.into_iter().map(|key| {
+        let store = Arc::clone(store);
+        async move {
+            match store.head(&key).await {
+                Ok(meta) => Ok(Some(meta)),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(error),
+            }
         }
     });
     stream::iter(heads)

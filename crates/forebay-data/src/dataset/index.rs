@@ -72,8 +72,9 @@ pub(super) async fn build(
     let format = found.from.format(&found.spec, context).await?;
     let bytes = found.shards.iter().map(|meta| meta.size).sum();
     progress.planned(found.shards.len() as u64, bytes);
-    let passes = found.shards.iter().map(|meta| {
-        let source = ShardSource::new(Arc::clone(store), meta.clone(), context);
+    // Owned: a closure over references would not be general enough for a future that moves between threads.
+    let passes = found.shards.clone().into_iter().map(|meta| {
+        let source = ShardSource::new(Arc::clone(store), meta, context);
         pass(&format, source, progress)
     });
     // In order, whoever is done first: the same shards give the same manifest.

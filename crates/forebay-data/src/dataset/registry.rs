@@ -26,7 +26,9 @@ pub(crate) const FILES: &str = "files";
 pub(super) const PETASTORM: &str = "petastorm";
 
 /// Every format that can be asked for by name.
-pub const FORMAT_NAMES: &[&str] = &["wds", MDS, LITDATA, "tfrecord", "parquet", PETASTORM, "tokens", FILES];
+pub const FORMAT_NAMES: &[&str] = &[
+    "wds", MDS, LITDATA, "tfrecord", "parquet", PETASTORM, "tokens", FILES,
+];
 
 /// The store that shards are read from: that of the data set, but for formats whose shards are made of other objects.
 #[derive(Debug, Clone)]

@@ -675,3 +675,15 @@ async fn data_sets_of_peers_are_found_and_verified() {
         );
     }
 }
+
+#[test]
+fn opening_may_move_between_threads() {
+    fn moves<F: Future + Send>(future: F) -> F {
+        future
+    }
+    let context = context();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    drop(moves(async move {
+        Dataset::open(store, &context, &OpenOptions::default()).await
+    }));
+}

@@ -93,7 +93,7 @@ pub(super) struct Assembler {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) room: Arc<Room>,
     pub(super) totals: Arc<Totals>,
-    pub(super) fed: mpsc::UnboundedReceiver<Result<Fed>>,
+    pub(super) fed: mpsc::Receiver<Result<Fed>>,
     pub(super) ready: mpsc::Sender<Result<Made>>,
     pub(super) epochs_end: u64,
     busy: Arc<Busy>,
@@ -113,7 +113,7 @@ impl Assembler {
         clock: Arc<dyn Clock>,
         room: Arc<Room>,
         totals: Arc<Totals>,
-        fed: mpsc::UnboundedReceiver<Result<Fed>>,
+        fed: mpsc::Receiver<Result<Fed>>,
         ready: mpsc::Sender<Result<Made>>,
         epochs_end: u64,
     ) -> Self {

@@ -19,6 +19,9 @@ use super::read::{Loaded, Reader};
 use super::task::Task;
 use crate::order::{BlockRef, EpochPlan, Order, Window, Windows};
 
+/// Windows that are fed and not yet taken: bytes bound what is read ahead, but a small data set has so few of them that it would be read over and over.
+pub(super) const FED_WINDOWS_MAX: usize = 1024;
+
 /// Unit in which room is counted.
 const ROOM_UNIT_BYTES: u64 = 4096;
 
@@ -90,7 +93,7 @@ pub(super) struct Feeder {
     pub(super) order: Order,
     pub(super) reader: Reader,
     pub(super) room: Arc<Room>,
-    pub(super) fed: mpsc::UnboundedSender<Result<Fed>>,
+    pub(super) fed: mpsc::Sender<Result<Fed>>,
     /// Epochs end before this one.
     pub(super) epochs_end: u64,
 }
@@ -144,7 +147,7 @@ impl Feeder {
     /// From batch `batch` of `plan` on.
     pub(super) async fn run(self, plan: EpochPlan, batch: u64) {
         if let Err(error) = self.feed(plan, batch).await {
-            drop(self.fed.send(Err(error)));
+            drop(self.fed.send(Err(error)).await);
         }
     }
 
@@ -159,7 +162,7 @@ impl Feeder {
             while let Some(Reverse(next)) = heap.pop() {
                 let begin = plan.position_at(next.lane, batch);
                 let fed = self.window(&plan, next.lane, &next.window, begin).await?;
-                if self.fed.send(Ok(fed)).is_err() {
+                if self.fed.send(Ok(fed)).await.is_err() {
                     return Ok(());
                 }
                 heap.extend(Next::of(&plan, next.lane, next.rest).map(Reverse));
