@@ -14,6 +14,7 @@
 //! - `view`: memory of other Python objects, borrowed by the same protocol;
 //! - `errors`: one exception class per error kind;
 //! - `copy`: copies between stores;
+//! - `stream`: batches of data sets;
 //! - `settings`, `log`: what arguments and the environment say;
 //! - `store`, `listing`, `upload`, `rows`, `ledger`: the other classes.
 
@@ -31,6 +32,7 @@ mod process;
 mod rows;
 mod settings;
 mod store;
+mod stream;
 mod upload;
 mod view;
 mod wait;
@@ -50,6 +52,8 @@ fn forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<rows::PyProof>()?;
     module.add_class::<rows::PyWriteResult>()?;
     module.add_class::<store::PyStore>()?;
+    module.add_class::<stream::PyNativeBatch>()?;
+    module.add_class::<stream::PyNativeStream>()?;
     module.add_class::<upload::PyUpload>()?;
     module.add_function(wrap_pyfunction!(buffer::alloc, module)?)?;
     module.add_function(wrap_pyfunction!(copy::copy, module)?)?;

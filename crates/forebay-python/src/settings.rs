@@ -41,7 +41,7 @@ pub(crate) enum SizeArgument {
 }
 
 impl SizeArgument {
-    fn parse(self) -> Result<ByteSize> {
+    pub(crate) fn parse(self) -> Result<ByteSize> {
         match self {
             Self::Bytes(bytes) => Ok(ByteSize(bytes)),
             Self::Text(text) => text.parse(),

@@ -28,8 +28,8 @@ use crate::settings;
 use crate::upload::PyUpload;
 use crate::view::View;
 use crate::wait::wait;
-use choices::Choices;
-pub(crate) use opened::{Opened, Request};
+pub(crate) use choices::Choices;
+pub(crate) use opened::{Opened, Request, cached};
 
 /// A place with objects in it: a directory, a bucket, memory.
 ///

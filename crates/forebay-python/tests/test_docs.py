@@ -38,3 +38,31 @@ def test_the_reference_is_complete() -> None:
     for function in (forebay.configure, forebay.copy):
         for parameter in inspect.signature(function).parameters:
             assert parameter in text, f"{function.__name__}({parameter})"
+
+
+STREAMS = DOCS / "guides" / "stream.md"
+
+
+def test_examples_of_streams_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numpy")
+    from test_stream import write_shard
+
+    (tmp_path / "data").mkdir()
+    for number in range(4):
+        write_shard(tmp_path / "data" / f"train-{number:03}.tar", number)
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python( not run)?\n(.*?)```", STREAMS.read_text(), re.DOTALL)
+    assert sum(not skipped for skipped, _ in blocks) >= 4
+    shared: dict[str, object] = {"forebay": forebay}
+    for skipped, block in blocks:
+        code = compile(block, str(STREAMS), "exec")
+        if not skipped:
+            exec(code, shared)
+
+
+def test_the_reference_has_every_argument_of_streams() -> None:
+    text = REFERENCE.read_text()
+    for parameter in inspect.signature(forebay.stream).parameters:
+        assert f"`{parameter}`" in text, parameter
+    for name in (name for name in vars(forebay.Stream) if not name.startswith("_")):
+        assert re.search(rf"`{name}\b", text), name

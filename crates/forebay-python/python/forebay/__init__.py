@@ -43,18 +43,22 @@ from forebay._forebay import (
     copy,
     engine,
 )
+from forebay.streaming import Batch, Decoded, Keys, Ragged, Stream, stream
 
 __all__ = [
     "AlreadyExistsError",
     "AuthenticationError",
+    "Batch",
     "Buffer",
     "CancelledError",
     "CopyResult",
     "CorruptDataError",
+    "Decoded",
     "ForebayError",
     "ForebayIOError",
     "InternalError",
     "InvalidInputError",
+    "Keys",
     "Ledger",
     "LimitExceededError",
     "Listing",
@@ -66,9 +70,11 @@ __all__ = [
     "PreconditionError",
     "Prefix",
     "Proof",
+    "Ragged",
     "ReadOnlyError",
     "Store",
     "StoreTimeoutError",
+    "Stream",
     "ThrottledError",
     "UnavailableError",
     "UnsupportedError",
@@ -79,4 +85,5 @@ __all__ = [
     "configure",
     "copy",
     "engine",
+    "stream",
 ]

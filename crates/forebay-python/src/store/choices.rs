@@ -1,9 +1,11 @@
 //! Options a store is opened with.
 
-use forebay_core::{PathPolicy, env};
+use std::path::Path;
+
+use forebay_core::{Location, PathPolicy, Result, env};
 use forebay_io::Class;
 use forebay_store::Context;
-use forebay_store::cache::CacheConfig;
+use forebay_store::cache::{CacheConfig, Mode};
 
 /// All of them.
 #[derive(Debug, Clone)]
@@ -21,8 +23,37 @@ pub(crate) struct Choices {
 }
 
 impl Choices {
+    /// Only the settings of an S3 store.
+    pub(crate) fn of_store(
+        endpoint: Option<String>,
+        region: Option<String>,
+        addressing: Option<String>,
+    ) -> Self {
+        Self {
+            cache: None,
+            policy: PathPolicy::Fastest,
+            class: Class::Data,
+            endpoint,
+            region,
+            addressing,
+        }
+    }
+
+    /// With the cache that an argument or the environment asks for.
+    pub(crate) fn with_cache(
+        self,
+        text: Option<&str>,
+        mode: Mode,
+        location: &Location,
+        base: &Path,
+    ) -> Result<Self> {
+        let cache = super::cache_of(text, false, location, base)?;
+        let cache = cache.map(|config| CacheConfig { mode, ..config });
+        Ok(Self { cache, ..self })
+    }
+
     /// The process's context, with the settings of this store before those of the environment.
-    pub(super) fn context(&self, context: &Context) -> Context {
+    pub(crate) fn context(&self, context: &Context) -> Context {
         let settings = [
             (env::S3_ENDPOINT, &self.endpoint),
             (env::S3_REGION, &self.region),

@@ -229,7 +229,11 @@ impl Opened {
 }
 
 /// Put the cache before a store, where one is wanted.
-async fn cached(store: Arc<dyn Store>, choices: &Choices, context: &Context) -> Result<Arc<dyn Store>> {
+pub(crate) async fn cached(
+    store: Arc<dyn Store>,
+    choices: &Choices,
+    context: &Context,
+) -> Result<Arc<dyn Store>> {
     match &choices.cache {
         Some(config) => Ok(Arc::new(Cache::open(store, config.clone(), context).await?)),
         None => Ok(store),

@@ -1,0 +1,360 @@
+"""Streaming data sets: batches of samples, in an order that depends on nothing but the seed.
+
+>>> with forebay.stream("s3://bucket/train/", batch_size=256, shuffle=True) as batches:
+...     for batch in batches:
+...         step(batch["jpg"], batch["cls"])
+
+Threads in Rust read ahead, compare every sample with its checksum and put batches together; no worker
+processes are needed. Arrays show the memory of the batch without a copy, keep it alive, and are read-only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+
+from forebay._forebay import InvalidInputError, NativeBatch, NativeStream
+
+if TYPE_CHECKING:
+    import numpy
+    from typing_extensions import Self
+
+Decoder: TypeAlias = Literal["bytes", "text", "json", "int", "float"] | Callable[[memoryview], Any]
+
+# The classes below have methods of that name.
+_Values: TypeAlias = list[Any]
+_Names: TypeAlias = list[str]
+
+# Where the names of the samples are in a batch, as in WebDataset.
+KEY = "__key__"
+
+_DECODERS: dict[str, Callable[[memoryview], Any]] = {
+    "bytes": bytes,
+    "text": lambda value: str(value, "utf-8"),
+    "json": lambda value: json.loads(bytes(value)),
+    "int": lambda value: int(bytes(value)),
+    "float": lambda value: float(bytes(value)),
+}
+
+
+def _numpy() -> Any:
+    try:
+        import numpy
+    except ImportError as error:
+        raise ImportError("batches are numpy arrays: pip install 'forebay[numpy]'") from error
+    return numpy
+
+
+def _dtype(name: str) -> Any:
+    # numpy has no bfloat16: the bits are there, as 16-bit integers.
+    return _numpy().dtype("uint16" if name == "bfloat16" else name).newbyteorder("<")
+
+
+class Ragged:
+    """A field whose values have different sizes: ``offsets[i]`` to ``offsets[i + 1]`` is sample ``i``.
+
+    ``ragged[i]`` is a ``memoryview``, or a typed array where the data set says what the values are.
+    """
+
+    def __init__(self, data: Any, offsets: Any, dtype: str | None = None) -> None:
+        """Around two buffers; made by streams."""
+        self._data = memoryview(data)
+        self._offsets = memoryview(offsets).cast("q")
+        self._dtype = dtype
+
+    @property
+    def offsets(self) -> numpy.ndarray[Any, Any]:
+        """Where values begin and end in ``bytes``: 64-bit integers, one more than there are samples."""
+        return _numpy().frombuffer(self._offsets, dtype="<i8")  # type: ignore[no-any-return]
+
+    @property
+    def bytes(self) -> numpy.ndarray[Any, Any]:
+        """The bytes of all values, one after the other."""
+        return _numpy().frombuffer(self._data, dtype="uint8")  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def view(self, index: int) -> memoryview:
+        """Give the bytes of one value."""
+        count = len(self)
+        if not -count <= index < count:
+            raise IndexError(f"sample {index} of {count}")
+        index %= count
+        return self._data[self._offsets[index] : self._offsets[index + 1]]
+
+    def __getitem__(self, index: int) -> Any:
+        view = self.view(index)
+        return view if self._dtype is None else _numpy().frombuffer(view, dtype=_dtype(self._dtype))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+    def list(self) -> _Values:
+        """Every value, as ``ragged[i]`` gives it."""
+        return [self[index] for index in range(len(self))]
+
+    def __repr__(self) -> str:
+        return f"<forebay.Ragged of {len(self)} values, {len(self._data)} bytes>"
+
+
+class Decoded(Sequence[Any]):
+    """A field that is decoded when it is looked at, value by value, and only once."""
+
+    def __init__(self, ragged: Ragged, decode: Callable[[memoryview], Any]) -> None:
+        """Around a field; made by streams."""
+        self.ragged = ragged
+        self._decode = decode
+        self._values: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.ragged)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> _Values: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        view = self.ragged.view(index)
+        index %= len(self)
+        if index not in self._values:
+            self._values[index] = self._decode(view)
+        return self._values[index]
+
+    def list(self) -> _Values:
+        """Every value."""
+        return self[:]
+
+    def __repr__(self) -> str:
+        return f"<forebay.Decoded of {len(self)} values>"
+
+
+class Keys(Sequence[str]):
+    """The names of the samples of a batch; made when they are looked at."""
+
+    def __init__(self, native: NativeBatch) -> None:
+        """Of a batch; made by streams."""
+        self._native = native
+        self._names: _Names | None = None
+
+    def list(self) -> _Names:
+        """All of them."""
+        if self._names is None:
+            self._names = self._native.keys()
+        return self._names
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> _Names: ...
+    def __getitem__(self, index: int | slice) -> str | _Names:
+        return self.list()[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self.list() == (other.list() if isinstance(other, Keys) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self.list())
+
+
+class Batch(dict[str, Any]):
+    """The samples of one step: a dict from the names of fields to their values.
+
+    Fields of one size are arrays ``[B, ...]``, the others ``Ragged`` or ``Decoded``; ``"__key__"`` has the
+    names of the samples. ``epoch`` and ``index`` say which batch of which epoch it is, ``size`` how many
+    samples it has.
+    """
+
+    epoch: int
+    index: int
+    size: int
+
+
+class Stream(Iterator[Batch]):
+    """Batches of a data set; made by ``forebay.stream``. For one thread at a time."""
+
+    def __init__(
+        self,
+        url: str,
+        options: dict[str, Any],
+        *,
+        transform: Callable[[Batch], Any] | None = None,
+        decode: Mapping[str, Decoder] | None = None,
+    ) -> None:
+        """Open the data set; reading ahead begins with the first batch."""
+        self._transform = transform
+        self._decode = {name: _decoder(how) for name, how in (decode or {}).items()}
+        self._native = NativeStream(url, options)
+        self._fields: dict[str, dict[str, Any]] = {field["name"]: field for field in self.schema}
+        for name in self._decode:
+            if name not in self._fields:
+                raise InvalidInputError(
+                    f"decode: there is no field '{name}'; there are: {', '.join(self._fields)}"
+                )
+
+    @property
+    def schema(self) -> list[dict[str, Any]]:
+        """The fields by name and kind; arrays and lists have a ``dtype``, arrays a ``shape``."""
+        return json.loads(self._native.schema())  # type: ignore[no-any-return]
+
+    @property
+    def samples(self) -> int:
+        """Samples of the data set, over all ranks."""
+        return self._native.samples
+
+    def __len__(self) -> int:
+        """Batches of one epoch, the same on every rank."""
+        return self._native.batches
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        _numpy()
+        native = self._native.next()
+        if native is None:
+            raise StopIteration
+        batch = self._batch(native)
+        return batch if self._transform is None else self._transform(batch)
+
+    def _batch(self, native: NativeBatch) -> Batch:
+        batch = Batch()
+        batch.epoch, batch.index, batch.size = native.epoch, native.index, len(native)
+        for name, data, offsets in native.parts():
+            field = self._fields[name]
+            if offsets is None:
+                array = _numpy().frombuffer(data, dtype=_dtype(field["dtype"]))
+                batch[name] = array.reshape(batch.size, *field["shape"])
+                continue
+            ragged = Ragged(data, offsets, field["dtype"] if field["kind"] == "list" else None)
+            decode = self._decode.get(name)
+            batch[name] = ragged if decode is None else Decoded(ragged, decode)
+        batch[KEY] = Keys(native)
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tell where the stream stands after the last batch it gave: below 1 KiB, and good for every rank."""
+        return json.loads(self._native.position())  # type: ignore[no-any-return]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, also one of another world size; a stream under way is stopped first."""
+        self._native.restart(json.dumps(dict(state), separators=(",", ":")))
+
+    def report(self) -> dict[str, Any]:
+        """Tell samples, bytes, waits and whose fault they were, bad samples, the ledger; empty at first."""
+        return json.loads(self._native.report()) or {}
+
+    def close(self) -> None:
+        """Stop reading; batches stay valid."""
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _decoder(how: Decoder) -> Callable[[memoryview], Any]:
+    if callable(how):
+        return how
+    if how not in _DECODERS:
+        raise InvalidInputError(f"decode: '{how}' is none of {', '.join(_DECODERS)}")
+    return _DECODERS[how]
+
+
+def stream(
+    url: str | os.PathLike[str],
+    *,
+    batch_size: int,
+    shuffle: bool = False,
+    seed: int = 0,
+    epochs: int | None = 1,
+    rank: int | None = None,
+    world: int | None = None,
+    lanes: int = 64,
+    window: int | str = "256MiB",
+    block_size: int | str = "4MiB",
+    memory: int | str = "512MiB",
+    threads: int | None = None,
+    fields: Iterable[str] | None = None,
+    cache: str | None = None,
+    bad: str = "stop",
+    limit: int | None = None,
+    drop_last: bool = True,
+    format: str | None = None,  # noqa: A002
+    transform: Callable[[Batch], Any] | None = None,
+    decode: Mapping[str, Decoder] | None = None,
+    endpoint: str | None = None,
+    region: str | None = None,
+    addressing: str | None = None,
+) -> Stream:
+    """Stream the batches of a data set.
+
+    Epochs follow each other in one iteration, each shuffled in its own way: there is no ``set_epoch``.
+
+    Args:
+        url: directory or prefix with shards, one shard, or a pattern such as ``train-{000000..000123}.tar``
+        batch_size: samples of a batch of one rank
+        shuffle: in an order that follows from ``seed`` and the number of the epoch, and from nothing else
+        seed: of the order
+        epochs: passes over the data set; None for ever
+        rank: this process among ``world``; by default ``RANK`` and ``WORLD_SIZE`` say it, else it is alone
+        world: how many there are
+        lanes: parts of the data set that go to one rank each; the world size must divide it
+        window: about how much is shuffled together, over all lanes
+        block_size: about how much is read at once
+        memory: bound of what is read ahead
+        threads: that check and collate; one per core, at most 16, by default
+        fields: only these
+        cache: as in ``forebay.Store``: keeps what is read from remote stores on a local disk
+        bad: what becomes of damaged samples: ``"stop"``, or ``"replace:100"`` for at most 100 of them
+        limit: samples of all ranks after which an epoch ends
+        drop_last: leave out samples that do not fill a batch, instead of a short one at the end
+        format: of the shards, where it is not to be found out
+        transform: called with each batch; what it returns is what the stream gives
+        decode: fields to be decoded when they are looked at, such as
+            ``{"json": "json", "cls": "int", "txt": "text"}``
+        endpoint: of an S3 store
+        region: of an S3 store
+        addressing: of an S3 store, ``path`` or ``virtual``
+
+    """
+    options = {
+        "batch_size": batch_size,
+        "shuffle": shuffle,
+        "seed": seed,
+        "epochs": epochs,
+        "rank": rank,
+        "world": world,
+        "lanes": lanes,
+        "window": window,
+        "block_size": block_size,
+        "memory": memory,
+        "threads": threads,
+        "fields": None if fields is None else list(fields),
+        "cache": cache,
+        "bad": bad,
+        "limit": limit,
+        "drop_last": drop_last,
+        "format": format,
+        "endpoint": endpoint,
+        "region": region,
+        "addressing": addressing,
+    }
+    return Stream(os.fspath(url), options, transform=transform, decode=decode)

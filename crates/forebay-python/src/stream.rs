@@ -1,0 +1,264 @@
+//! The classes `NativeStream` and `NativeBatch`, which `forebay.stream` is made of.
+//!
+//! A stream knows its data set from the beginning, and its loader from the first batch on: until then it only knows where to begin. A wait that
+//! Ctrl-C ended loses nothing, the next one goes on with it. What is said in words (positions, reports, schemas) crosses the border as JSON.
+
+mod options;
+
+use forebay_core::{Error, ErrorKind, Ledger, Result};
+use forebay_data::Dataset;
+use forebay_data::loader::{Batch, Loader, StreamSpec, Values, order_of};
+use forebay_data::order::Position;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use serde::Serialize;
+
+use crate::buffer;
+use crate::errors;
+use crate::fork::ForkGuard;
+use crate::process::{self, Inside, Process};
+use crate::wait::wait;
+use options::Options;
+
+/// Batches of a data set, in the order of the plan; see ``forebay.stream``, whose keyword arguments it takes as a dict.
+#[pyclass(name = "NativeStream", module = "forebay._forebay")]
+#[derive(Debug)]
+pub(crate) struct PyNativeStream {
+    state: ForkGuard<Inside<Option<State>>>,
+}
+
+#[derive(Debug)]
+struct State {
+    process: &'static Process,
+    dataset: Dataset,
+    spec: StreamSpec,
+    /// None before the first batch.
+    loader: Option<Loader>,
+    /// Where the loader begins once it is made.
+    position: Position,
+    batches: u64,
+}
+
+impl State {
+    async fn open(process: &'static Process, options: Options) -> Result<Self> {
+        let (dataset, spec) = options.open(process).await?;
+        let plan = order_of(&dataset, spec.order.clone())?.epoch(0);
+        Ok(Self {
+            process,
+            position: plan.position(0),
+            batches: plan.batches(),
+            dataset,
+            spec,
+            loader: None,
+        })
+    }
+
+    fn loader(&mut self) -> Result<&mut Loader> {
+        match self.loader {
+            Some(ref mut loader) => Ok(loader),
+            ref mut none => {
+                let _inside = self.process.runtime().enter();
+                let loader = Loader::resume(self.dataset.clone(), &self.spec, &self.position)?;
+                Ok(none.insert(loader))
+            }
+        }
+    }
+
+    fn position(&self) -> Position {
+        match &self.loader {
+            Some(loader) => loader.position(),
+            None => self.position.clone(),
+        }
+    }
+
+    /// Stop, to begin at `position` next time.
+    fn stop(&mut self, position: Position) -> Option<Loader> {
+        self.position = position;
+        self.loader.take()
+    }
+}
+
+impl PyNativeStream {
+    fn state(&self, py: Python<'_>) -> PyResult<&State> {
+        let state = self.state.get().map(|state| (**state).as_ref());
+        opened(state).map_err(|error| errors::raise(py, &error))
+    }
+
+    fn state_mut(&mut self, py: Python<'_>) -> PyResult<&mut State> {
+        let state = self.state.get_mut().map(|state| (**state).as_mut());
+        opened(state).map_err(|error| errors::raise(py, &error))
+    }
+}
+
+fn opened<T>(state: Option<Option<T>>) -> Result<T> {
+    match state {
+        Some(Some(state)) => Ok(state),
+        Some(None) => Err(Error::new(
+            ErrorKind::InvalidInput,
+            "stream",
+            "the stream is closed",
+        )),
+        None => Err(process::other_process("stream", "stream")),
+    }
+}
+
+#[pymethods]
+impl PyNativeStream {
+    #[new]
+    fn new(py: Python<'_>, url: &str, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let options = Options::new(url, options)?;
+        let process = Process::get(py)?;
+        let state = wait(py, process, State::open(process, options))?;
+        Ok(Self {
+            state: ForkGuard::new(Inside::new(process, Some(state))),
+        })
+    }
+
+    /// The next batch; None after the last.
+    fn next(&mut self, py: Python<'_>) -> PyResult<Option<PyNativeBatch>> {
+        let state = self.state_mut(py)?;
+        let process = state.process;
+        let loader = state.loader().map_err(|error| errors::raise(py, &error))?;
+        let next = wait(py, process, async { loader.next_batch().await.transpose() })?;
+        Ok(next.map(|batch| PyNativeBatch::new(process, batch, &state.dataset)))
+    }
+
+    /// Where it stands, as JSON.
+    fn position(&self, py: Python<'_>) -> PyResult<String> {
+        let position = self.state(py)?.position().to_json();
+        position.map_err(|error| errors::raise(py, &error))
+    }
+
+    /// Go on from a position.
+    fn restart(&mut self, py: Python<'_>, position: &str) -> PyResult<()> {
+        let state = self.state_mut(py)?;
+        let checked = Position::from_json(position).and_then(|position| {
+            let order = order_of(&state.dataset, state.spec.order.clone())?;
+            order.resume(&position).map(|_| position)
+        });
+        let position = checked.map_err(|error| errors::raise(py, &error))?;
+        let gone = state.stop(position);
+        in_runtime(py, state.process, gone);
+        Ok(())
+    }
+
+    /// Batches of one epoch.
+    #[getter]
+    fn batches(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.state(py)?.batches)
+    }
+
+    /// Samples of the data set.
+    #[getter]
+    fn samples(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.state(py)?.dataset.samples())
+    }
+
+    /// The fields that are streamed, as JSON.
+    fn schema(&self, py: Python<'_>) -> PyResult<String> {
+        let state = self.state(py)?;
+        let wanted = state.spec.fields.as_ref();
+        let fields = state.dataset.schema().fields().iter();
+        let fields: Vec<_> = fields
+            .filter(|field| wanted.is_none_or(|wanted| wanted.contains(&field.name)))
+            .collect();
+        to_json(py, &fields)
+    }
+
+    /// What was done since the beginning, as JSON.
+    fn report(&self, py: Python<'_>) -> PyResult<String> {
+        let state = self.state(py)?;
+        let report = state.loader.as_ref().map(Loader::report);
+        to_json(py, &report)
+    }
+
+    /// Stop everything.
+    fn close(&mut self, py: Python<'_>) {
+        if let Some(state) = self.state.get_mut() {
+            let process = state.as_ref().map(|state| state.process);
+            let gone = state.take();
+            if let Some(process) = process {
+                in_runtime(py, process, gone);
+            }
+        }
+    }
+}
+
+/// Drop inside the runtime, without the interpreter lock: going away may take a while.
+fn in_runtime<T: Send>(py: Python<'_>, process: &'static Process, gone: T) {
+    py.detach(|| {
+        let _inside = process.runtime().enter();
+        drop(gone);
+    });
+}
+
+fn to_json(py: Python<'_>, value: &impl Serialize) -> PyResult<String> {
+    serde_json::to_string(value).map_err(|error| {
+        let message = "value cannot be JSON";
+        errors::raise(
+            py,
+            &Error::new(ErrorKind::Internal, "stream", message).with_source(error),
+        )
+    })
+}
+
+/// The samples of one step.
+#[pyclass(name = "NativeBatch", module = "forebay._forebay", frozen)]
+#[derive(Debug)]
+pub(crate) struct PyNativeBatch {
+    batch: ForkGuard<Batch>,
+    dataset: ForkGuard<Inside<Dataset>>,
+}
+
+impl PyNativeBatch {
+    fn new(process: &'static Process, batch: Batch, dataset: &Dataset) -> Self {
+        Self {
+            batch: ForkGuard::new(batch),
+            dataset: ForkGuard::new(Inside::new(process, dataset.clone())),
+        }
+    }
+}
+
+/// Name, bytes, and offsets where samples have different sizes.
+type Part<'py> = (String, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
+
+#[pymethods]
+impl PyNativeBatch {
+    /// The epoch it belongs to.
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.batch.get_anywhere().epoch()
+    }
+
+    /// Its number in the epoch.
+    #[getter]
+    fn index(&self) -> u64 {
+        self.batch.get_anywhere().index()
+    }
+
+    fn __len__(&self) -> usize {
+        self.batch.get_anywhere().len()
+    }
+
+    /// What the samples are called.
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let shards = self.dataset.get_anywhere().shards();
+        let keys = self.batch.get_anywhere().keys().iter();
+        let shard_key = |shard: u32| shards.get(shard as usize).map(|shard| shard.key.clone());
+        PyList::new(py, keys.map(|key| key.text(shard_key)))
+    }
+
+    /// The fields: ``(name, bytes, None)``, or ``(name, bytes, offsets)`` where samples have different sizes.
+    fn parts<'py>(&self, py: Python<'py>) -> PyResult<Vec<Part<'py>>> {
+        let batch = self.batch.get_anywhere();
+        let part = |buf| buffer::new_buffer(py, buf, Ledger::default());
+        let parts = batch.fields().iter().map(|field| {
+            let name = field.field.name.clone();
+            Ok(match batch.values(field) {
+                Values::Fixed(bytes) => (name, part(bytes)?, None),
+                Values::Ragged { offsets, bytes } => (name, part(bytes)?, Some(part(offsets)?)),
+            })
+        });
+        parts.collect()
+    }
+}

@@ -1,0 +1,149 @@
+//! The keyword arguments of `forebay.stream`, and opening what they name.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use forebay_core::env::{self, EnvVar};
+use forebay_core::{ByteSize, Error, ErrorKind, Result, Seed};
+use forebay_data::Dataset;
+use forebay_data::dataset::{OpenOptions, Place};
+use forebay_data::loader::StreamSpec;
+use forebay_data::manifest::FormatSpec;
+use forebay_data::order::{Last, OrderSpec};
+use forebay_store::cache::Mode;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors;
+use crate::process::Process;
+use crate::settings::SizeArgument;
+use crate::store::{Choices, cached};
+
+/// Everything that a stream is opened with.
+#[derive(Debug)]
+pub(super) struct Options {
+    url: String,
+    base: PathBuf,
+    spec: StreamSpec,
+    format: Option<String>,
+    cache: Option<String>,
+    choices: Choices,
+}
+
+impl Options {
+    pub(super) fn new(url: &str, given: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let py = given.py();
+        let raise = |error: Error| errors::raise(py, &error);
+        let base = std::env::current_dir().map_err(|error| raise(Error::from_io("open", error)))?;
+        Ok(Self {
+            url: url.to_owned(),
+            base,
+            spec: spec_of(given)?,
+            format: get(given, "format")?,
+            cache: get(given, "cache")?,
+            choices: Choices::of_store(
+                get(given, "endpoint")?,
+                get(given, "region")?,
+                get(given, "addressing")?,
+            ),
+        })
+    }
+
+    pub(super) async fn open(self, process: &'static Process) -> Result<(Dataset, StreamSpec)> {
+        if self.url.starts_with("mem:") && process.is_forked() {
+            let message = "objects in memory cannot be used after a fork";
+            return Err(Error::new(ErrorKind::Unsupported, "open", message).at(&self.url));
+        }
+        let context = self.choices.context(process.context());
+        let place = Place::find(&self.url, Path::new(&self.base), &context).await?;
+        let location = place.store.location().clone();
+        let choices = self
+            .choices
+            .with_cache(self.cache.as_deref(), Mode::Blocks, &location, &self.base)?;
+        let store = cached(place.store, &choices, &context).await?;
+        let options = OpenOptions {
+            format: self.format.as_deref().map(FormatSpec::new),
+            shards: place.shards,
+            ..OpenOptions::default()
+        };
+        Ok((Dataset::open(store, &context, &options).await?, self.spec))
+    }
+}
+
+fn spec_of(given: &Bound<'_, PyDict>) -> PyResult<StreamSpec> {
+    let raise = |error: Error| errors::raise(given.py(), &error);
+    let defaults = StreamSpec::default();
+    let (rank, world) = ranks(get(given, "rank")?, get(given, "world")?).map_err(raise)?;
+    let order = OrderSpec {
+        seed: Seed(get(given, "seed")?.unwrap_or(0)),
+        shuffle: get(given, "shuffle")?.unwrap_or(false),
+        lanes: get(given, "lanes")?.unwrap_or(defaults.order.lanes),
+        batch_size: get(given, "batch_size")?.unwrap_or(defaults.order.batch_size),
+        rank,
+        world,
+        block_bytes: size(given, "block_size")?.unwrap_or(defaults.order.block_bytes),
+        window_bytes: size(given, "window")?.unwrap_or(defaults.order.window_bytes),
+        last: match get(given, "drop_last")?.unwrap_or(true) {
+            true => Last::Drop,
+            false => Last::Short,
+        },
+        limit: get(given, "limit")?,
+        ..defaults.order.clone()
+    };
+    let bad: Option<String> = get(given, "bad")?;
+    Ok(StreamSpec {
+        order,
+        epochs: get(given, "epochs")?,
+        fields: get(given, "fields")?,
+        memory_bytes_max: size(given, "memory")?.unwrap_or(defaults.memory_bytes_max),
+        threads: get(given, "threads")?.unwrap_or(defaults.threads),
+        bad: bad.map_or(Ok(defaults.bad), |bad| bad.parse()).map_err(raise)?,
+        ..defaults
+    })
+}
+
+/// An argument; None counts as not given.
+fn get<'py, T: FromPyObjectOwned<'py>>(given: &Bound<'py, PyDict>, name: &str) -> PyResult<Option<T>> {
+    match given.get_item(name)?.filter(|value| !value.is_none()) {
+        Some(value) => value.extract().map(Some).map_err(Into::into),
+        None => Ok(None),
+    }
+}
+
+fn size(given: &Bound<'_, PyDict>, name: &str) -> PyResult<Option<u64>> {
+    let Some(argument) = get::<SizeArgument>(given, name)? else {
+        return Ok(None);
+    };
+    let ByteSize(bytes) = argument
+        .parse()
+        .map_err(|error| errors::raise(given.py(), &error.at(name)))?;
+    Ok(Some(bytes))
+}
+
+/// Rank and world size: both as arguments, or as the launcher says, or alone.
+fn ranks(rank: Option<u32>, world: Option<u32>) -> Result<(u32, u32)> {
+    match (rank, world) {
+        (Some(rank), Some(world)) => Ok((rank, world)),
+        (None, None) => match (number(env::RANK)?, number(env::WORLD_SIZE)?) {
+            (Some(rank), Some(world)) => Ok((rank, world)),
+            (None, None) => Ok((0, 1)),
+            _ => Err(half(env::RANK.name, env::WORLD_SIZE.name)),
+        },
+        _ => Err(half("rank", "world")),
+    }
+}
+
+fn half(rank: &str, world: &str) -> Error {
+    let message = format!("{rank} and {world} go together, and only one of them is given");
+    Error::new(ErrorKind::InvalidInput, "stream", message).with_field("rank")
+}
+
+fn number(variable: EnvVar) -> Result<Option<u32>> {
+    let Some(text) = variable.get() else {
+        return Ok(None);
+    };
+    u32::from_str(&text).map(Some).map_err(|_| {
+        let message = format!("{} cannot be '{}'", variable.name, text.escape_debug());
+        Error::new(ErrorKind::InvalidInput, "stream", message)
+    })
+}

@@ -1,0 +1,339 @@
+"""Streams: every sample once, as it is in the shards, on every rank, resumed or not."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import signal
+import subprocess
+import sys
+import tarfile
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import forebay
+import pytest
+
+np = pytest.importorskip("numpy")
+
+SHARDS = 4
+SAMPLES = 30
+
+
+def value(key: str) -> bytes:
+    return (key * (1 + int(key[3:]) % 7)).encode()
+
+
+def write_shard(path: Path, number: int, samples: int = SAMPLES) -> None:
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for index in range(samples):
+            key = f"{number:02}-{index:04}"
+            label = {"cls": index, "shard": number}
+            for suffix, content in [
+                ("bin", value(key)),
+                ("cls", str(index).encode()),
+                ("json", json.dumps(label).encode()),
+                ("txt", f"caption {key}".encode()),
+            ]:
+                member = tarfile.TarInfo(f"{key}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+
+def keys() -> list[str]:
+    return [f"{number:02}-{index:04}" for number in range(SHARDS) for index in range(SAMPLES)]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(SHARDS):
+        write_shard(folder / f"train-{number:03}.tar", number)
+    return folder
+
+
+def names(stream: forebay.Stream) -> list[str]:
+    return [key for batch in stream for key in batch["__key__"]]
+
+
+def test_batches_have_what_the_shards_have(data: Path) -> None:
+    with forebay.stream(data, batch_size=16, drop_last=False) as stream:
+        assert len(stream) == 8
+        assert stream.samples == SHARDS * SAMPLES
+        assert [field["name"] for field in stream.schema] == ["bin", "cls", "json", "txt"]
+        seen: list[str] = []
+        for index, batch in enumerate(stream):
+            assert isinstance(batch, dict)
+            assert (batch.epoch, batch.index) == (0, index)
+            assert set(batch) == {"bin", "cls", "json", "txt", "__key__"}
+            for place, key in enumerate(batch["__key__"]):
+                assert bytes(batch["bin"][place]) == value(key)
+            seen += batch["__key__"]
+        assert seen == keys()
+        assert list(stream) == []
+
+
+def test_ragged_fields_show_the_memory_of_the_batch(data: Path) -> None:
+    batch = next(forebay.stream(data, batch_size=8))
+    ragged = batch["bin"]
+    assert isinstance(ragged, forebay.Ragged)
+    assert len(ragged) == 8
+    assert ragged.offsets.dtype == np.int64
+    assert ragged.offsets[0] == 0
+    assert ragged.offsets[-1] == len(ragged.bytes)
+    assert ragged.bytes.dtype == np.uint8
+    assert not ragged.bytes.flags.writeable
+    assert [bytes(view) for view in ragged.list()] == [value(key) for key in batch["__key__"]]
+    assert [bytes(view) for view in ragged] == [bytes(view) for view in ragged.list()]
+    assert bytes(ragged[-1]) == value(batch["__key__"][-1])
+    shared = np.frombuffer(ragged[3], dtype=np.uint8)
+    assert np.shares_memory(shared, ragged.bytes)
+    for place in (8, -9):
+        with pytest.raises(IndexError):
+            ragged[place]
+
+
+def test_fixed_and_list_fields_are_typed_arrays(tmp_path: Path) -> None:
+    tokens = np.arange(1 << 12, dtype=np.uint16)
+    (tmp_path / "tokens").mkdir()
+    tokens.tofile(tmp_path / "tokens" / "shard.bin")
+    ragged = forebay.Ragged(tokens.tobytes()[:12], np.array([0, 4, 4, 12]).tobytes(), "uint16")
+    assert [list(values) for values in ragged] == [[0, 1], [], [2, 3, 4, 5]]
+    assert ragged[0].dtype == np.uint16
+
+
+def test_fields_are_decoded_when_looked_at(data: Path) -> None:
+    decode: dict[str, Any] = {"json": "json", "cls": "int", "txt": "text", "bin": len}
+    batch = next(forebay.stream(data, batch_size=8, decode=decode))
+    assert batch["cls"].list() == list(range(8))
+    assert batch["cls"][2:4] == [2, 3]
+    assert batch["json"][5] == {"cls": 5, "shard": 0}
+    assert batch["json"][5] is batch["json"][-3]
+    assert batch["txt"][1] == "caption 00-0001"
+    assert batch["bin"][1] == len(value("00-0001"))
+    with pytest.raises(forebay.InvalidInputError, match="no field 'jpg'"):
+        forebay.stream(data, batch_size=8, decode={"jpg": "text"})
+    with pytest.raises(forebay.InvalidInputError, match="none of"):
+        forebay.stream(data, batch_size=8, decode={"txt": "yaml"})  # type: ignore[dict-item]
+
+
+def test_transforms_and_fields(data: Path) -> None:
+    stream = forebay.stream(data, batch_size=10, fields=["cls"], transform=lambda batch: sorted(batch))
+    assert next(stream) == ["__key__", "cls"]
+    with pytest.raises(forebay.InvalidInputError, match="jpg"):
+        next(forebay.stream(data, batch_size=10, fields=["jpg"]))
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_ranks_share_every_epoch(data: Path, world: int) -> None:
+    epochs: list[list[str]] = [[], []]
+    for rank in range(world):
+        options = {"batch_size": 5, "shuffle": True, "seed": 3, "lanes": 8, "epochs": 2}
+        for batch in forebay.stream(data, rank=rank, world=world, **options):  # type: ignore[arg-type]
+            epochs[batch.epoch] += batch["__key__"]
+    assert [sorted(epoch) for epoch in epochs] == [keys(), keys()]
+    assert epochs[0] != epochs[1]
+
+
+def test_the_launcher_says_which_rank(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"batch_size": 5, "shuffle": True, "lanes": 4}
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(forebay.InvalidInputError, match="WORLD_SIZE"):
+        forebay.stream(data, **options)  # type: ignore[arg-type]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    launched = names(forebay.stream(data, **options))  # type: ignore[arg-type]
+    assert launched == names(forebay.stream(data, rank=1, world=2, **options))  # type: ignore[arg-type]
+    assert len(launched) == len(keys()) // 2
+    with pytest.raises(forebay.InvalidInputError, match="go together"):
+        forebay.stream(data, rank=1, **options)  # type: ignore[arg-type]
+
+
+def test_a_state_goes_on_where_it_was(data: Path) -> None:
+    options: dict[str, Any] = {"batch_size": 12, "shuffle": True, "seed": 9, "lanes": 4}
+    whole = names(forebay.stream(data, **options))
+    first = forebay.stream(data, **options)
+    assert first.report() == {}
+    begun = [key for _ in range(4) for key in next(first)["__key__"]]
+    state = json.loads(json.dumps(first.state_dict()))
+    assert len(json.dumps(state)) < 1024
+    second = forebay.stream(data, **options)
+    second.load_state_dict(state)
+    assert second.state_dict() == state
+    assert begun + names(second) == whole
+    # One that is under way goes back.
+    next(first)
+    first.load_state_dict(state)
+    assert begun + names(first) == whole
+    # On two ranks, with the same samples per step.
+    rest: list[str] = []
+    for rank in range(2):
+        part = forebay.stream(data, **{**options, "batch_size": 6}, rank=rank, world=2)
+        part.load_state_dict(state)
+        rest += names(part)
+    assert sorted(begun + rest) == sorted(whole)
+    with pytest.raises(forebay.PreconditionError, match="seed was 9 and is 8"):
+        forebay.stream(data, **{**options, "seed": 8}).load_state_dict(state)
+    with pytest.raises(forebay.CorruptDataError):
+        first.load_state_dict({"version": "x"})
+
+
+def test_reports_tell_what_was_done(data: Path) -> None:
+    stream = forebay.stream(data, batch_size=10)
+    for _batch in stream:
+        pass
+    report = stream.report()
+    assert report["samples"] == len(keys())
+    assert report["bad_samples"] == 0
+    assert report["stalls"]["batches"] == 12
+    assert report["stalls"]["waited_s"] >= report["stalls"]["first_batch_s"] > 0
+    assert set(report["stalls"]["blame"]) >= {"read_s", "check_s", "collate_s"}
+    assert report["ledger"]["paths"]
+
+
+def test_batches_outlive_their_stream(data: Path) -> None:
+    with forebay.stream(data, batch_size=10, epochs=None) as stream:
+        batches = [next(stream) for _ in range(3)]
+    with pytest.raises(forebay.InvalidInputError, match="closed"):
+        next(stream)
+    del stream
+    gc.collect()
+    for batch in batches:
+        assert [bytes(view) for view in batch["bin"]] == [value(key) for key in batch["__key__"]]
+
+
+def test_consumers_may_fail_or_go_away(data: Path) -> None:
+    stream = forebay.stream(data, batch_size=10)
+    with pytest.raises(ZeroDivisionError):
+        for batch in stream:
+            batch.size / 0
+    assert next(stream)["__key__"][0] == "00-0010"
+    stream._transform = lambda batch: {}["x"]
+    with pytest.raises(KeyError):
+        next(stream)
+    stream._transform = None
+    assert next(stream)["__key__"][0] == "01-0000"
+    del stream
+    gc.collect()
+    for _ in range(20):
+        next(forebay.stream(data, batch_size=10, epochs=None, shuffle=True))
+
+
+def test_what_does_not_fit_is_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(forebay.InvalidInputError, match="63 or 66"):
+        forebay.stream(data, batch_size=5, shuffle=True, rank=0, world=3)
+    with pytest.raises(forebay.NotFoundError):
+        forebay.stream(tmp_path / "nothing", batch_size=5)
+    with pytest.raises(forebay.InvalidInputError, match="replace"):
+        forebay.stream(data, batch_size=5, bad="ignore")
+    with pytest.raises(forebay.InvalidInputError):
+        forebay.stream(data, batch_size=5, window="much")
+    with pytest.raises(TypeError):
+        forebay.stream(data, batch_size="5")  # type: ignore[arg-type]
+    with pytest.raises(forebay.InvalidInputError, match="batch_size"):
+        forebay.stream(data, batch_size=0)
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    # Changed behind the index that was made when the stream was opened.
+    folder = tmp_path / "data"
+    folder.mkdir()
+    path = folder / "a.tar"
+    write_shard(path, 0)
+    stream = forebay.stream(folder, batch_size=10)
+    content = bytearray(path.read_bytes())
+    at = content.index(value("00-0013") + b"\0")
+    content[at] ^= 1
+    path.write_bytes(content)
+    with pytest.raises((forebay.CorruptDataError, forebay.PreconditionError), match=r"a\.tar"):
+        names(stream)
+
+
+def test_a_forked_child_is_told(data: Path, script: Callable[..., Any]) -> None:
+    source = """
+        import os, sys, forebay
+        stream = forebay.stream(sys.argv[1], batch_size=10)
+        batch = next(stream)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                next(stream)
+            except forebay.UnsupportedError as error:
+                assert "another process" in str(error)
+            else:
+                os._exit(1)
+            assert batch["__key__"][0] == "00-0000"
+            assert len(forebay.stream(sys.argv[1], batch_size=10).__next__()["__key__"]) == 10
+            del stream, batch
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert next(stream)["__key__"][0] == "00-0010"
+    """
+    script(source, str(data))
+
+
+def test_ctrl_c_loses_no_batch(data: Path) -> None:
+    source = textwrap.dedent(
+        """
+        import sys, forebay
+        stream = forebay.stream(sys.argv[1], batch_size=10, epochs=None)
+        count = 0
+        try:
+            while True:
+                batch = next(stream)
+                count += 1
+                if count == 1:
+                    print("ready", flush=True)
+        except KeyboardInterrupt:
+            pass
+        state = stream.state_dict()
+        done = 12 * state["epoch"] + state["samples"] // 10
+        # The last one may have been on its way to the variable.
+        assert done - count in (0, 1), (done, count)
+        batch = next(stream)
+        assert 12 * batch.epoch + batch.index == done, (batch.epoch, batch.index, done)
+        stream.close()
+        print("interrupted", flush=True)
+        """
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", source, str(data)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "interrupted\n"), err
+
+
+def test_the_interpreter_ends_with_a_stream_under_way(data: Path, script: Callable[..., Any]) -> None:
+    source = """
+        import sys, forebay
+        forebay.kept = forebay.stream(sys.argv[1], batch_size=10, epochs=None)
+        forebay.batch = next(forebay.kept)
+    """
+    for _ in range(3):
+        script(source, str(data))
+
+
+def test_numpy_is_asked_for_in_words(data: Path, script: Callable[..., Any]) -> None:
+    source = """
+        import sys
+        sys.modules["numpy"] = None
+        import forebay
+        stream = forebay.stream(sys.argv[1], batch_size=10)
+        assert len(stream) == 12
+        try:
+            next(stream)
+        except ImportError as error:
+            assert "forebay[numpy]" in str(error)
+        else:
+            raise SystemExit("numpy was not missed")
+    """
+    script(source, str(data))
