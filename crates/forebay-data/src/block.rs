@@ -145,6 +145,17 @@ impl Block {
         }
     }
 
+    /// Bytes of a sample in the shard; 0 for decoded rows, which have none of their own.
+    pub(crate) fn sample_bytes(&self, sample: usize) -> u64 {
+        match &self.table.layout {
+            Layout::Samples(samples) => {
+                let extent = samples.extent(self.first as usize + sample);
+                extent.map_or(0, Span::len)
+            }
+            Layout::Groups(_) => 0,
+        }
+    }
+
     /// True when the bytes of a sample have the checksum of the table. Decoded rows were checked before decoding.
     pub fn is_whole(&self, sample: usize) -> bool {
         let (Rows::Bytes { data, base }, Layout::Samples(samples)) = (&self.rows, &self.table.layout) else {

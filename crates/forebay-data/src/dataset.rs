@@ -13,11 +13,13 @@
 mod discover;
 mod fit;
 mod folder;
+mod group;
 mod index;
 mod listed;
 mod place;
 mod read;
 mod registry;
+mod select;
 #[cfg(test)]
 mod tests;
 
@@ -30,15 +32,20 @@ use tokio::sync::OnceCell;
 
 pub use discover::{Discovered, discover};
 pub use fit::{Misfit, Mismatch};
+use group::decoders;
+pub(crate) use group::{ALIGN, GroupRead};
 pub use index::Save;
 pub(crate) use index::{Task, at_once};
 pub use place::{Place, expand};
 pub(crate) use registry::FILES;
 pub use registry::FORMAT_NAMES;
 use registry::ShardStore;
+use select::Selected;
 
-use crate::format::Format;
+use crate::format::{Format, GroupDecoder};
+use crate::kept::Kept;
 use crate::manifest::{FormatSpec, MANIFEST_NAME, Manifest, Shard};
+use crate::order::Selection;
 use crate::schema::Schema;
 use crate::source::ShardSource;
 use crate::table::Table;
@@ -135,9 +142,9 @@ pub struct Silent;
 
 impl Progress for Silent {}
 
-/// An open data set; cheap to clone.
+/// An open data set, or the part of one that a filter keeps; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Dataset(Arc<Inner>);
+pub struct Dataset(Arc<Inner>, Option<Arc<Selected>>);
 
 #[derive(Debug)]
 struct Inner {
@@ -149,6 +156,8 @@ struct Inner {
     metas: Vec<OnceCell<ObjectMeta>>,
     touched: Touched,
     format: OnceCell<Arc<dyn Format>>,
+    /// What decodes the groups of each shard, for formats that have groups.
+    decoders: Kept<dyn GroupDecoder>,
     /// Which way the bytes came that building the manifest read.
     ledger: Ledger,
 }
@@ -204,7 +213,7 @@ impl Dataset {
             Check::WhenRead => vec![None; manifest.shards().len()],
         };
         let metas = metas.into_iter().map(OnceCell::new_with).collect();
-        Ok(Self(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             from,
             context: context.clone(),
             manifest,
@@ -212,8 +221,10 @@ impl Dataset {
             metas,
             touched: options.touched,
             format: OnceCell::new(),
+            decoders: decoders(),
             ledger: Ledger::default(),
-        })))
+        });
+        Ok(Self(inner, None))
     }
 
     async fn build(store: Arc<dyn Store>, context: &Context, options: &OpenOptions) -> Result<Self> {
@@ -231,7 +242,7 @@ impl Dataset {
             .into_iter()
             .map(|meta| OnceCell::new_with(Some(meta)))
             .collect();
-        Ok(Self(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             from: found.from,
             context: context.clone(),
             manifest,
@@ -239,8 +250,10 @@ impl Dataset {
             metas,
             touched: options.touched,
             format: OnceCell::new(),
+            decoders: decoders(),
             ledger,
-        })))
+        });
+        Ok(Self(inner, None))
     }
 
     /// The manifest.
@@ -331,6 +344,12 @@ impl Dataset {
             .filter(is_touched)
             .map(|(shard, _)| shard.key.clone())
             .collect()
+    }
+
+    /// Which samples of a shard are kept; `None` for all.
+    pub(crate) fn selection(&self, shard: usize) -> Option<Arc<Selection>> {
+        let selected = self.1.as_ref()?;
+        selected.shards.get(shard).cloned()
     }
 
     /// Where the samples of a shard lie.

@@ -2,7 +2,8 @@
 //!
 //! Reading: a [`Format`] makes a [`Scan`] for a shard; the bytes of the shard go through it once, in order and in pieces of any size, and
 //! what comes out is the shard's [`Table`]. [`tabulate`] drives that, undoing a whole-shard compression on the way and computing the SHA-256
-//! of the bytes as they are stored. Streaming itself never parses a format again: it slices by the table.
+//! of the bytes as they are stored. Streaming itself never parses a format again: it slices by the table. Only where samples are rows of column groups is
+//! there something to decode, and a [`GroupDecoder`] does.
 //!
 //! Writing: a [`ShardWriter`] takes samples and gives the bytes of a shard.
 
@@ -22,7 +23,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use forebay_core::{Error, ErrorKind, Key, Ledger, Result};
+use forebay_core::{Error, ErrorKind, Key, Ledger, Result, Span};
 use futures::TryStreamExt;
 use ring::digest;
 
@@ -30,6 +31,7 @@ pub(crate) use self::rows::ROWS_MAX;
 
 use crate::block::Block;
 use crate::codec::{Codec, Decoder};
+use crate::filter::Outline;
 use crate::schema::Field;
 use crate::source::ShardSource;
 use crate::table::Table;
@@ -74,10 +76,50 @@ pub trait Scan: Send {
     fn finish(self: Box<Self>) -> Result<Table>;
 }
 
-/// Decodes groups of rows of one shard.
+/// Decodes groups of rows of one shard. Made once for a shard and kept: it holds what the shard says of its groups.
 pub trait GroupDecoder: fmt::Debug + Send + Sync {
-    /// The rows of group `group`, from the bytes of its extent, which were checked.
-    fn decode(&self, extent: &Bytes, table: &Arc<Table>, group: usize) -> Result<Block>;
+    /// Where the values of some columns of a group lie, ascending, with those together that are close to each other.
+    fn spans(&self, group: usize, columns: &[usize]) -> Result<Vec<Span>>;
+
+    /// Memory that some columns of a group will take, as far as the shard tells.
+    fn decoded_bytes(&self, group: usize, columns: &[usize]) -> u64;
+
+    /// Some columns of a group, from their bytes; the others have no values.
+    fn decode(&self, chunks: &Chunks, table: &Arc<Table>, group: usize, columns: &[usize]) -> Result<Block>;
+
+    /// What is known of the values of a column in a group without looking at them.
+    fn outline(&self, group: usize, column: usize) -> Outline<'_>;
+
+    /// Memory that it takes itself.
+    fn memory_bytes(&self) -> u64;
+}
+
+/// Bytes of a group: its extent, or the parts of it that hold some columns.
+#[derive(Debug, Clone, Default)]
+pub struct Chunks {
+    parts: Vec<(u64, Bytes)>,
+}
+
+impl Chunks {
+    /// The whole extent, which begins at that offset of the shard.
+    pub fn whole(start: u64, bytes: Bytes) -> Self {
+        Self {
+            parts: vec![(start, bytes)],
+        }
+    }
+
+    /// Add bytes that begin at that offset of the shard.
+    pub fn add(&mut self, start: u64, bytes: Bytes) {
+        self.parts.push((start, bytes));
+    }
+
+    /// A range of the shard, where it is among them as a whole.
+    pub fn get(&self, span: Span) -> Option<Bytes> {
+        self.parts.iter().find_map(|(start, bytes)| {
+            let held = Span::at(*start, bytes.len() as u64).ok()?;
+            held.contains(span).then(|| bytes.slice(span.relative_to(*start)))
+        })
+    }
 }
 
 /// A sample to be written.

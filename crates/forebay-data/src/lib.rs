@@ -34,6 +34,7 @@ pub mod format;
 #[cfg(fuzzing)]
 pub mod fuzz;
 pub mod image;
+mod kept;
 pub mod loader;
 pub mod manifest;
 pub mod order;

@@ -178,8 +178,11 @@ impl Loader {
             order: order.clone(),
             reader: Reader {
                 dataset: dataset.clone(),
+                shard_first: 0,
+                fields: fields.iter().map(|(index, _)| *index).collect(),
                 pool: blocks,
                 cpu: cpu.clone(),
+                groups: Arc::default(),
             },
             room: Arc::clone(&room),
             fed,

@@ -4,7 +4,7 @@
 //! tables, shard by shard --> build.rs --> section.rs: one section each --> file: sections, directory, trailer
 //!                                                                            |
 //! Manifest::open: trailer, directory (directory.rs) <-- the end of the file -+
-//! Manifest::table: one section, when a shard is first needed <-- one range --+--> tables.rs: kept within a bound
+//! Manifest::table: one section, when a shard is first needed <-- one range --+--> kept within a bound
 //! ```
 //!
 //! Opening reads the end of the file and nothing else, so it takes as long for a billion samples as for a thousand. The bytes are described in
@@ -15,7 +15,6 @@ mod cursor;
 mod directory;
 mod section;
 mod sums;
-mod tables;
 #[cfg(test)]
 mod tests;
 
@@ -30,11 +29,11 @@ pub(crate) use directory::digest_u64;
 pub use directory::{FormatSpec, MANIFEST_FORMAT, Shard};
 pub use sums::sha256sums;
 
+use crate::kept::Kept;
 use crate::schema::Schema;
 use crate::source::ShardSource;
-use crate::table::{Layout, Table};
+use crate::table::{Keys, Layout, Table};
 use directory::{Directory, PRELUDE_BYTES, TRAILER_BYTES, Trailer, check_prelude, corrupt};
-use tables::Tables;
 
 /// Name of a manifest in the directory of its data set.
 pub const MANIFEST_NAME: &str = "forebay.fbi";
@@ -48,6 +47,10 @@ const TAIL_BYTES: u64 = 256 << 10;
 /// Most bytes of a manifest asked for in one request; a longer piece is read in several.
 const READ_BYTES_MAX: u64 = 64 << 20;
 
+/// Memory that tables may take: those of some hundred shards with images, and of one with ten million small samples. Whoever holds on to a table longer
+/// accounts for it.
+const TABLES_BYTES_MAX: u64 = 256 << 20;
+
 /// An open manifest; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Manifest(Arc<Inner>);
@@ -57,7 +60,7 @@ struct Inner {
     directory: Directory,
     fingerprint: [u8; 32],
     sections: Arc<Sections>,
-    tables: Tables,
+    tables: Kept<Table>,
 }
 
 /// Where sections are read from.
@@ -168,7 +171,7 @@ impl Manifest {
             directory,
             fingerprint,
             sections,
-            tables: Tables::default(),
+            tables: Kept::within(TABLES_BYTES_MAX),
         }))
     }
 
@@ -233,7 +236,7 @@ impl Manifest {
             let error = Error::new(error.kind(), "read manifest", message).with_source(error);
             self.0.sections.name_in(error)
         })?;
-        self.0.tables.used(shard, table);
+        self.0.tables.used(shard, memory_bytes(table));
         Ok(Arc::clone(table))
     }
 
@@ -312,4 +315,20 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         assert_eq!(section::decode(&stored, &section).ok(), Some(table));
     }
     directory::fuzz(bytes);
+}
+
+/// Memory of a table, counted by what it holds; never 0.
+fn memory_bytes(table: &Table) -> u64 {
+    let fixed = size_of::<Table>() + table.fields.len() * 64;
+    let content = match &table.layout {
+        Layout::Samples(samples) => {
+            let keys = match &samples.keys {
+                Keys::Numbered => 0,
+                Keys::Named { text, ends } => text.len() + 4 * ends.len(),
+            };
+            samples.len() * (16 + 8 * samples.columns.len()) + keys
+        }
+        Layout::Groups(groups) => groups.len() * size_of::<crate::table::Group>(),
+    };
+    (fixed + content) as u64
 }

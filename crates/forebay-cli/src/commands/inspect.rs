@@ -81,7 +81,12 @@ pub(super) async fn run(args: &InspectArgs, app: &App) -> Printed<Exit> {
     if let Some(wanted) = &args.sample {
         let (shard, number) = find_sample(&dataset, wanted).await?;
         let table = dataset.table(shard).await?;
-        show_rows(&dataset, shard, &table, number, 1, app.printer())?;
+        // A row is shown by its group: it has no place of its own.
+        let shown = match &table.layout {
+            Layout::Samples(_) => number,
+            Layout::Groups(groups) => find_row(groups, number).map_or(0, |(group, _)| group as u64),
+        };
+        show_rows(&dataset, shard, &table, shown, 1, app.printer())?;
         if let Some(dir) = &args.extract {
             extract::run(&dataset, shard, number, dir, args.force, app, &context).await?;
         }
@@ -178,6 +183,18 @@ async fn find_sample(dataset: &Dataset, wanted: &str) -> Result<(usize, u64)> {
             .at(dataset.store().location())
             .with_hint("forebay inspect without --sample lists them; --samples COUNT lists more")
     })
+}
+
+/// The group that holds a row of a shard, and the row's number there.
+fn find_row(groups: &[Group], row: u64) -> Option<(usize, usize)> {
+    let mut first = 0;
+    for (number, group) in groups.iter().enumerate() {
+        if let Some(within) = row.checked_sub(first).filter(|within| *within < group.samples) {
+            return Some((number, usize::try_from(within).ok()?));
+        }
+        first += group.samples;
+    }
+    None
 }
 
 fn show_dataset(dataset: &Dataset, shards_max: u64, printer: &Printer) -> Printed {

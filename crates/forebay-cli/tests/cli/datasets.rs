@@ -2,6 +2,10 @@
 
 use std::process::Command;
 
+use forebay_data::format::parquet::{ParquetOptions, ParquetWriter};
+use forebay_data::format::{SampleRef, ShardWriter};
+use forebay_data::{Dtype, Field, Kind};
+
 use super::sandbox::Sandbox;
 
 /// Two tars of five samples each, with an image and a label.
@@ -248,4 +252,78 @@ fn raw_tokens_need_to_be_told() {
         sandbox.read("out/14.tokens"),
         sandbox.read("t/train.bin")[14 * 128..15 * 128]
     );
+}
+
+/// A file of thirty rows in three groups.
+fn parquet(sandbox: &Sandbox, name: &str) {
+    let number = Field::new(
+        "number",
+        Kind::Array {
+            dtype: Dtype::Uint32,
+            shape: Vec::new(),
+        },
+    );
+    let fields = [number, Field::new("text", Kind::Bytes)];
+    let options = ParquetOptions {
+        group_bytes: 10_000,
+        ..ParquetOptions::default()
+    };
+    let mut writer = Box::new(ParquetWriter::new(&fields, options).unwrap());
+    for number in 0..30u32 {
+        let text = format!("{number} ").repeat(1000 / (1 + number.to_string().len()));
+        let number = number.to_le_bytes();
+        let fields = [(&fields[0], &number[..]), (&fields[1], text.as_bytes())];
+        let sample = SampleRef {
+            key: "k",
+            fields: &fields,
+        };
+        writer.add(sample).unwrap();
+    }
+    let path = sandbox.path(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, writer.finish().unwrap()).unwrap();
+}
+
+#[test]
+fn rows_of_parquet_are_streamed_verified_and_looked_at() {
+    let sandbox = Sandbox::new();
+    parquet(&sandbox, "p/x.parquet");
+    let streamed = sandbox
+        .run(["stream", "p/x.parquet", "--keys", "--batch-size", "7"])
+        .exits(0);
+    let keys: Vec<String> = (0..30).map(|row| format!("x.parquet:{row}")).collect();
+    assert_eq!(streamed.out.lines().collect::<Vec<_>>(), keys);
+    let args = ["stream", "p", "--keys", "--shuffle", "--lanes", "2"];
+    let shuffled = sandbox.run(args).exits(0);
+    let mut rows: Vec<&str> = shuffled.out.lines().collect();
+    assert_ne!(rows, keys);
+    rows.sort_by_key(|row| row.rsplit(':').next().unwrap().parse::<u32>().unwrap());
+    assert_eq!(rows, keys);
+
+    sandbox.run(["index", "-q", "p"]).exits(0);
+    sandbox
+        .run(["verify", "p"])
+        .exits(0)
+        .says(&["30 samples with their checksum"]);
+    let rows = sandbox.run(["inspect", "--json", "p"]).exits(0).json_lines();
+    let groups: Vec<_> = rows.iter().filter(|row| row["kind"] == "group").collect();
+    assert_eq!(groups.len(), 3, "{rows:?}");
+    let second = &groups[1];
+    let row = sandbox.run(["inspect", "--json", "p", "--sample", "12", "--extract", "out"]);
+    assert_eq!(row.exits(0).json_lines()[0]["number"], second["number"]);
+    assert_eq!(sandbox.names("out"), ["12.__key__", "12.number", "12.text"]);
+    assert_eq!(sandbox.read("out/12.number"), 12u32.to_le_bytes());
+    assert!(sandbox.read("out/12.text").starts_with(b"12 12 "));
+
+    let path = sandbox.path("p/x.parquet");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = second["offset"].as_u64().unwrap() as usize + 3000;
+    bytes[at] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let ran = sandbox.run(["verify", "p"]).exits(1);
+    assert!(ran.out.contains("group crc: group 1 at byte"), "{}", ran.out);
+    sandbox
+        .run(["stream", "p"])
+        .exits(2)
+        .says(&["x.parquet", "row group 1", "checksum"]);
 }

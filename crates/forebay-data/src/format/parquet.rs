@@ -22,7 +22,7 @@ mod pages;
 mod thrift;
 mod writer;
 
-pub use decode::{Chunks, Decoded};
+pub use decode::Decoded;
 pub(crate) use footer::footer_key_value;
 pub use footer::{FOOTER_BYTES_MAX, File, RowGroup};
 pub use pages::PAGE_BYTES_MAX;

@@ -1,7 +1,7 @@
 //! Collating: the fields of the samples of a batch, copied into one buffer.
 //!
 //! Two passes: sizes first, so that one buffer of the right size can be leased, then the copies. A sample that is bad (its checksum or the size of a
-//! field does not hold) is not copied; with a policy that goes on, the next good sample of the batch takes its place, so that batches never get
+//! field does not hold, a field of fixed size has no value) is not copied; with a policy that goes on, the next good sample of the batch takes its place, so that batches never get
 //! shorter.
 
 use std::sync::Arc;
@@ -116,8 +116,8 @@ impl Job {
 
     /// Why a sample cannot be used.
     fn reason(&self, pick: &Pick) -> Option<String> {
-        if pick.block.is_bad(pick.sample) {
-            return Some("its bytes do not have the checksum of the manifest".to_owned());
+        if let Some(reason) = pick.block.why_bad(pick.sample) {
+            return Some(reason.to_owned());
         }
         self.fields.iter().find_map(|(index, field)| {
             let width = field.kind.fixed_bytes()?;

@@ -8,11 +8,12 @@
 //! starves ([`Room::starve`]), and the budget grows block by block until it does not. The report tells by how much.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::{Error, ErrorKind, Result};
+use futures::stream::{self, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::read::{Loaded, Reader};
@@ -24,6 +25,9 @@ pub(super) const FED_WINDOWS_MAX: usize = 1024;
 
 /// Unit in which room is counted.
 const ROOM_UNIT_BYTES: u64 = 4096;
+
+/// Shards that are looked at side by side before the first batch.
+const LOOKS_AT_ONCE_MAX: usize = 32;
 
 /// A window whose blocks are on their way.
 #[derive(Debug)]
@@ -159,6 +163,7 @@ impl Feeder {
                 let windows = plan.lane(lane)?.windows_from(position);
                 heap.extend(Next::of(&plan, lane, windows).map(Reverse));
             }
+            self.warm(&heap).await;
             while let Some(Reverse(next)) = heap.pop() {
                 let begin = plan.position_at(next.lane, batch);
                 let fed = self.window(&plan, next.lane, &next.window, begin).await?;
@@ -171,6 +176,17 @@ impl Feeder {
             batch = 0;
         }
         Ok(())
+    }
+
+    /// Look at the shards of the first windows side by side: one after the other, far away, it would take seconds.
+    async fn warm(&self, heap: &BinaryHeap<Reverse<Next>>) {
+        let blocks = heap.iter().flat_map(|next| &next.0.window.blocks);
+        let shards: BTreeSet<u32> = blocks.map(|block| block.shard).collect();
+        let looks = stream::iter(shards).map(|shard| self.reader.warm(shard));
+        looks
+            .buffer_unordered(LOOKS_AT_ONCE_MAX)
+            .for_each(|()| std::future::ready(()))
+            .await;
     }
 
     /// Begin to read a window, but for what lies before position `begin` in it.
@@ -202,6 +218,6 @@ impl Feeder {
         let bytes = self.reader.bytes_of(block).await?;
         let room = self.room.take(bytes).await?;
         let (reader, block) = (self.reader.clone(), block.clone());
-        Ok(Task::spawn(async move { reader.load(block, room).await }))
+        Ok(Task::spawn(async move { reader.load(block, Some(room)).await }))
     }
 }

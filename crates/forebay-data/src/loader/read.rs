@@ -1,104 +1,54 @@
-//! Reading one block: the bytes of a run of samples, checked, as a [`Loaded`].
+//! Reading one block: the bytes of some samples of a shard, checked, as a [`Loaded`].
 //!
-//! How depends on what the shard is: a range of the object (read with its edges aligned, so that it goes straight into our memory), the whole
+//! How depends on what the shard is: ranges of the object (read with their edges aligned, so that they go straight into our memory), the whole
 //! object decompressed, or groups of rows decoded. Nothing leaves here without having been compared with the manifest; samples that do not
 //! hold their checksum are marked, and what becomes of them is the loader's policy.
+//!
+//! - `loaded.rs`: a block in memory; `rows.rs`: groups of rows, shared by the lanes that need them.
+
+mod loaded;
+mod rows;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use forebay_core::{Error, ErrorKind, Ledger, Result, Span, crc32c};
+use forebay_core::{Error, ErrorKind, Ledger, Result, Span};
 use forebay_io::{AlignedBuf, BufPool, Pages};
 use futures::TryStreamExt;
 use tokio::sync::OwnedSemaphorePermit;
 
+pub(super) use loaded::{Loaded, Times};
+pub(super) use rows::Groups;
+
 use super::cpu::Cpu;
 use crate::block::Block;
 use crate::codec::{Codec, Decoder};
-use crate::dataset::Dataset;
-use crate::order::BlockRef;
+use crate::dataset::{ALIGN, Dataset};
+use crate::manifest::Shard;
+use crate::order::{BlockRef, Selection};
 use crate::source::ShardSource;
-use crate::table::{Group, Layout, Samples, Table};
+use crate::table::{Layout, Samples, Table};
+use loaded::{Bad, Contents};
+use rows::groups_in;
 
-/// What direct I/O asks for on every device met so far; a range that is read is widened to it.
-const ALIGN: u64 = 4096;
+/// Kept samples that are not further apart are read together: a request costs more than these bytes.
+const GAP_BYTES_MAX: u64 = 128 << 10;
 
-/// A block in memory, with the memory it was promised.
-#[derive(Debug)]
-pub(super) struct Loaded {
-    /// Number of the shard.
-    pub(super) shard: u32,
-    parts: Vec<Part>,
-    /// Number in the shard of the first sample.
-    first: u64,
-    /// For each field of the data set, its column in this shard.
-    columns: Arc<[Option<usize>]>,
-    /// Samples that do not hold their checksum, in ascending order.
-    bad: Vec<u32>,
-    /// Which way the bytes came.
-    pub(super) ledger: Ledger,
-    /// When reading began, when the bytes were there, when they were checked.
-    pub(super) times: Times,
-    _room: OwnedSemaphorePermit,
-}
+/// Why a sample is bad whose bytes are not those that were indexed.
+const BAD_CHECKSUM: &str = "its bytes do not have the checksum of the manifest";
 
-/// Samples that lie in memory together: all of the block, or those of one group of rows.
-#[derive(Debug)]
-struct Part {
-    /// Number in the block of the first of them.
-    start: u32,
-    /// Number in `block` of the same.
-    skipped: usize,
-    block: Block,
-}
-
-/// When a block passed which station.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Times {
-    pub(super) asked: Duration,
-    pub(super) arrived: Duration,
-    pub(super) checked: Duration,
-}
-
-impl Loaded {
-    /// A field of a sample, both counted from 0.
-    pub(super) fn field(&self, sample: u32, field: usize) -> Option<&[u8]> {
-        let column = (*self.columns.get(field)?)?;
-        let (block, sample) = self.find(sample)?;
-        block.field(sample, column)
-    }
-
-    /// The key of a sample, where the format has keys.
-    pub(super) fn key(&self, sample: u32) -> Option<&str> {
-        let (block, sample) = self.find(sample)?;
-        block.key(sample)
-    }
-
-    /// Number of a sample in its shard.
-    pub(super) fn index(&self, sample: u32) -> u64 {
-        self.first + u64::from(sample)
-    }
-
-    fn find(&self, sample: u32) -> Option<(&Block, usize)> {
-        let after = self.parts.partition_point(|part| part.start <= sample);
-        let part = self.parts.get(after.checked_sub(1)?)?;
-        Some((&part.block, (sample - part.start) as usize + part.skipped))
-    }
-
-    /// True for a sample that does not hold its checksum.
-    pub(super) fn is_bad(&self, sample: u32) -> bool {
-        self.bad.binary_search(&sample).is_ok()
-    }
-}
-
-/// Everything that reading blocks takes.
+/// Everything that reading blocks of one data set takes.
 #[derive(Debug, Clone)]
 pub(super) struct Reader {
     pub(super) dataset: Dataset,
+    /// Number of its first shard, over all data sets that are streamed together.
+    pub(super) shard_first: u32,
+    /// Fields that are wanted, by their numbers in the schema.
+    pub(super) fields: Arc<[usize]>,
     pub(super) pool: BufPool,
     pub(super) cpu: Cpu,
+    pub(super) groups: Arc<Groups>,
 }
 
 impl Reader {
@@ -108,81 +58,92 @@ impl Reader {
         if shard.codec != Codec::None {
             return Ok(shard.raw_bytes);
         }
-        let table = self.dataset.table(block.shard as usize).await?;
+        let number = block.shard as usize;
+        let table = self.dataset.table(number).await?;
+        let selection = self.dataset.selection(number);
         match &table.layout {
-            Layout::Samples(samples) => Ok(span_of(samples, &block.samples)?.align_out(ALIGN).len()),
-            Layout::Groups(_) => {
-                let share =
-                    u128::from(shard.raw_bytes) * u128::from(block.len()) / u128::from(shard.samples.max(1));
-                Ok(share as u64)
+            Layout::Samples(samples) => {
+                let runs = runs_of(samples, &block.samples, selection.as_deref())?;
+                let spans = runs.iter().map(|run| span_of(samples, run));
+                spans.map(|span| Ok(span?.align_out(ALIGN).len())).sum()
+            }
+            Layout::Groups(groups) => {
+                let decoder = self.dataset.decoder(number).await?;
+                let columns = self.own_columns(&table);
+                let range = range_of(&block.samples, selection.as_deref())?;
+                let shares = groups_in(groups, &range).map(|(number, group, rows)| {
+                    let part = rows.end.min(range.end) - rows.start.max(range.start);
+                    let bytes = decoder.decoded_bytes(number, &columns).max(group.extent.len());
+                    let share = u128::from(bytes) * u128::from(part) / u128::from(group.samples.max(1));
+                    u64::try_from(share).unwrap_or(u64::MAX)
+                });
+                Ok(shares.fold(0, u64::saturating_add))
             }
         }
     }
 
+    /// Read what blocks of a shard need beside their bytes, so that nobody waits for it later. Errors come again when a block is read.
+    pub(super) async fn warm(&self, shard: u32) {
+        let shard = shard as usize;
+        let is_grouped = |table: &Table| matches!(table.layout, Layout::Groups(_));
+        if self
+            .dataset
+            .table(shard)
+            .await
+            .is_ok_and(|table| is_grouped(&table))
+        {
+            drop(self.dataset.decoder(shard).await);
+        }
+    }
+
     /// Read and check a block.
-    pub(super) async fn load(&self, block: BlockRef, room: OwnedSemaphorePermit) -> Result<Loaded> {
+    pub(super) async fn load(&self, block: BlockRef, room: Option<OwnedSemaphorePermit>) -> Result<Loaded> {
         let clock = Arc::clone(self.dataset.context().clock());
         let mut times = Times {
             asked: clock.now(),
             ..Times::default()
         };
-        let source = self.dataset.source(block.shard as usize).await?;
-        let table = self.dataset.table(block.shard as usize).await?;
-        let columns = self.columns(&table).into();
-        let (parts, bad, ledger) = match &table.layout {
-            Layout::Samples(_) => {
-                let (read, ledger) = self
-                    .bytes(&source, &table, &block)
-                    .await
-                    .map_err(|error| source.name_in(error))?;
-                times.arrived = clock.now();
-                let (read, bad) = self
-                    .cpu
-                    .run(move || {
-                        let bad = (0..read.len()).filter(|sample| !read.is_whole(*sample));
-                        let bad = bad.map(|sample| sample as u32).collect();
-                        (read, bad)
-                    })
-                    .await?;
-                (
-                    vec![Part {
-                        start: 0,
-                        skipped: 0,
-                        block: read,
-                    }],
-                    bad,
-                    ledger,
-                )
-            }
-            Layout::Groups(groups) => {
-                let rows = self.rows(&source, &table, groups, &block);
-                let (parts, ledger) = rows.await.map_err(|error| source.name_in(error))?;
-                times.arrived = clock.now();
-                (parts, Vec::new(), ledger)
+        let number = block.shard as usize;
+        let source = self.dataset.source(number).await?;
+        let table = self.dataset.table(number).await?;
+        let selection = self.dataset.selection(number);
+        let read = async {
+            match &table.layout {
+                Layout::Samples(samples) => {
+                    let runs = runs_of(samples, &block.samples, selection.as_deref())?;
+                    let (blocks, ledger) = self.bytes(&source, &table, self.shard(&block)?, runs).await?;
+                    times.arrived = clock.now();
+                    self.check(blocks, selection.clone(), ledger).await
+                }
+                Layout::Groups(groups) => {
+                    let range = range_of(&block.samples, selection.as_deref())?;
+                    let is_wanted = |rows: &Range<u64>| match &selection {
+                        Some(selection) => selection.rank(rows.end) > selection.rank(rows.start),
+                        None => true,
+                    };
+                    let shard = (number, &table);
+                    self.rows(&source, shard, groups, &range, &is_wanted, &mut times)
+                        .await
+                }
             }
         };
+        let (contents, ledger) = read.await.map_err(|error| source.name_in(error))?;
         times.checked = clock.now();
         Ok(Loaded {
-            shard: block.shard,
-            parts,
+            shard: self.shard_first + block.shard,
             first: block.samples.start,
-            columns,
-            bad,
+            selection,
+            columns: self.columns(&table).into(),
+            contents,
             ledger,
             times,
             _room: room,
         })
     }
 
-    fn shard(&self, block: &BlockRef) -> Result<&crate::manifest::Shard> {
+    fn shard(&self, block: &BlockRef) -> Result<&Shard> {
         let shard = self.dataset.shards().get(block.shard as usize);
-        shard.ok_or_else(|| {
-            Error::new(
-                ErrorKind::Internal,
-                "read block",
-                "a shard that the data set does not have",
-            )
-        })
+        shard.ok_or_else(|| internal("a shard that the data set does not have"))
     }
 
     /// For each field of the data set, where the shard has it.
@@ -193,70 +154,67 @@ impl Reader {
             .collect()
     }
 
-    /// Samples that are ranges of the shard.
+    /// Runs of samples that are ranges of the shard.
     async fn bytes(
         &self,
         source: &ShardSource,
         table: &Arc<Table>,
-        block: &BlockRef,
-    ) -> Result<(Block, Ledger)> {
-        let shard = self.shard(block)?;
-        let (bytes, base, ledger) = if shard.codec == Codec::None {
-            let Layout::Samples(samples) = &table.layout else {
-                return Err(internal("rows of groups are no ranges"));
-            };
-            let span = span_of(samples, &block.samples)?
-                .align_out(ALIGN)
-                .clamp_to(source.size());
+        shard: &Shard,
+        runs: Vec<Range<u64>>,
+    ) -> Result<(Vec<Block>, Ledger)> {
+        let Layout::Samples(samples) = &table.layout else {
+            return Err(internal("rows of groups are no ranges"));
+        };
+        let (mut blocks, mut total) = (Vec::with_capacity(runs.len()), Ledger::default());
+        if shard.codec != Codec::None {
+            let (bytes, ledger) = unpack(source, shard.codec, shard.raw_bytes).await?;
+            for run in runs {
+                blocks.push(Block::from_bytes(Arc::clone(table), run, bytes.clone(), 0)?);
+            }
+            return Ok((blocks, ledger));
+        }
+        for run in runs {
+            let span = span_of(samples, &run)?.align_out(ALIGN).clamp_to(source.size());
             let buf = self.memory(span.len() as usize)?;
             let (bytes, ledger) = source.read_into(span, buf).await?;
-            (bytes, span.start(), ledger)
-        } else {
-            let (bytes, ledger) = unpack(source, shard.codec, shard.raw_bytes).await?;
-            (bytes, 0, ledger)
-        };
-        let block = Block::from_bytes(Arc::clone(table), block.samples.clone(), bytes, base)?;
-        Ok((block, ledger))
+            total.merge(&ledger);
+            blocks.push(Block::from_bytes(Arc::clone(table), run, bytes, span.start())?);
+        }
+        Ok((blocks, total))
     }
 
-    /// Samples that are rows of groups: each group is read whole, compared with its checksum, and decoded.
-    async fn rows(
+    /// Compare every sample that is kept with its checksum.
+    async fn check(
         &self,
-        source: &ShardSource,
-        table: &Arc<Table>,
-        groups: &[Group],
-        block: &BlockRef,
-    ) -> Result<(Vec<Part>, Ledger)> {
-        let decoder = self.dataset.format().await?.decoder(source).await?;
-        let (mut parts, mut ledger) = (Vec::new(), Ledger::default());
-        let mut first = 0;
-        for (number, group) in groups.iter().enumerate() {
-            let rows = first..first + group.samples;
-            first = rows.end;
-            let start = rows.start.max(block.samples.start);
-            if start >= rows.end.min(block.samples.end) {
-                continue;
-            }
-            let span = group.extent.align_out(ALIGN).clamp_to(source.size());
-            let (bytes, read) = source.read_into(span, self.memory(span.len() as usize)?).await?;
-            ledger.merge(&read);
-            let (decoder, table, group) = (Arc::clone(&decoder), Arc::clone(table), *group);
-            let decoded = self.cpu.run(move || {
-                let extent = bytes.slice(group.extent.relative_to(span.start()));
-                if crc32c(&extent) != group.crc {
-                    let message = format!("row group {number} does not have the checksum of the manifest");
-                    return Err(Error::new(ErrorKind::Corrupt, "read block", message)
-                        .with_hint("forebay verify names every damage"));
+        blocks: Vec<Block>,
+        selection: Option<Arc<Selection>>,
+        mut ledger: Ledger,
+    ) -> Result<(Contents, Ledger)> {
+        let check = move || {
+            let (mut contents, mut verified_bytes) = (Contents::default(), 0);
+            for block in blocks {
+                for (sample, index) in (block.first()..).take(block.len()).enumerate() {
+                    if selection
+                        .as_ref()
+                        .is_some_and(|selection| !selection.contains(index))
+                    {
+                        continue;
+                    }
+                    verified_bytes += block.sample_bytes(sample);
+                    if !block.is_whole(sample) {
+                        contents.bad.push(Bad {
+                            samples: index..index + 1,
+                            reason: BAD_CHECKSUM.into(),
+                        });
+                    }
                 }
-                decoder.decode(&extent, &table, number)
-            });
-            parts.push(Part {
-                start: (start - block.samples.start) as u32,
-                skipped: (start - rows.start) as usize,
-                block: decoded.await??,
-            });
-        }
-        Ok((parts, ledger))
+                contents.blocks.push(Arc::new(block));
+            }
+            (contents, verified_bytes)
+        };
+        let (contents, verified_bytes) = self.cpu.run(check).await?;
+        ledger.verified_bytes += verified_bytes;
+        Ok((contents, ledger))
     }
 
     /// Memory of the pool; of the machine where the pool is too cut up, for the room was promised.
@@ -268,17 +226,57 @@ impl Reader {
     }
 }
 
+/// From the first sample of a block to the last, by their numbers in the shard.
+fn range_of(ordinals: &Range<u64>, selection: Option<&Selection>) -> Result<Range<u64>> {
+    let Some(selection) = selection else {
+        return Ok(ordinals.clone());
+    };
+    let last = ordinals.end.checked_sub(1);
+    match (
+        selection.get(ordinals.start),
+        last.and_then(|last| selection.get(last)),
+    ) {
+        (Some(first), Some(last)) => Ok(first..last + 1),
+        _ => Err(internal("a block of samples that are not kept")),
+    }
+}
+
+/// The samples of a block as runs that are read at once: those that are kept, and what lies between them where that is little.
+fn runs_of(
+    samples: &Samples,
+    ordinals: &Range<u64>,
+    selection: Option<&Selection>,
+) -> Result<Vec<Range<u64>>> {
+    let Some(selection) = selection else {
+        return Ok(vec![ordinals.clone()]);
+    };
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    let mut end = 0;
+    for ordinal in ordinals.clone() {
+        let index = selection.get(ordinal);
+        let index = index.ok_or_else(|| internal("a block of samples that are not kept"))?;
+        let extent = samples.extent(index as usize).ok_or_else(too_few)?;
+        match runs.last_mut() {
+            Some(run) if extent.start().saturating_sub(end) <= GAP_BYTES_MAX => run.end = index + 1,
+            _ => runs.push(index..index + 1),
+        }
+        end = extent.end();
+    }
+    Ok(runs)
+}
+
 /// From the first byte of the first sample to the last of the last.
 fn span_of(samples: &Samples, range: &Range<u64>) -> Result<Span> {
     let extent = |index: u64| samples.extent(index as usize);
     match (extent(range.start), extent(range.end.saturating_sub(1))) {
         (Some(first), Some(last)) if !range.is_empty() => Span::new(first.start(), last.end()),
-        _ => Err(Error::new(
-            ErrorKind::Corrupt,
-            "read block",
-            "the table of the shard has fewer samples than its manifest says",
-        )),
+        _ => Err(too_few()),
     }
+}
+
+fn too_few() -> Error {
+    let message = "the table of the shard has fewer samples than its manifest says";
+    Error::new(ErrorKind::Corrupt, "read block", message)
 }
 
 /// All of a compressed shard, decompressed.

@@ -385,14 +385,14 @@ async fn a_billion_samples_open_with_two_reads_and_no_section() {
 #[test]
 fn tables_are_kept_within_their_bound() {
     let table = Arc::new(samples_table());
-    let one = tables::memory_bytes(&table);
-    let tables = Tables::within(3 * one);
+    let one = memory_bytes(&table);
+    let tables = Kept::within(3 * one);
     let has = |shard| tables.cell(shard).initialized();
     let load = |shard| {
         let cell = tables.cell(shard);
         cell.set(Arc::clone(&table)).unwrap();
-        tables.used(shard, &table);
-        tables.used(shard, &table);
+        tables.used(shard, one);
+        tables.used(shard, one);
     };
     (0..3).for_each(load);
     assert_eq!(tables.bytes(), 3 * one);
@@ -404,10 +404,10 @@ fn tables_are_kept_within_their_bound() {
         "the one used longest ago went"
     );
     // One that is being read is not let go, nor is the one that was just asked for.
-    let small = Tables::within(1);
+    let small = Kept::within(1);
     let cell = small.cell(7);
     cell.set(Arc::clone(&table)).unwrap();
-    small.used(7, &table);
+    small.used(7, one);
     assert_eq!(small.bytes(), one);
 }
 

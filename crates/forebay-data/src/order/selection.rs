@@ -147,6 +147,20 @@ impl Selection {
         }
     }
 
+    /// True when a sample of the shard is kept.
+    pub fn contains(&self, sample: u64) -> bool {
+        match &self.kept {
+            Kept::All => sample < self.samples,
+            Kept::List(numbers) => {
+                u32::try_from(sample).is_ok_and(|sample| numbers.binary_search(&sample).is_ok())
+            }
+            Kept::Bits { words, .. } => {
+                let word = usize::try_from(sample / 64).ok().and_then(|word| words.get(word));
+                word.is_some_and(|word| word >> (sample % 64) & 1 == 1)
+            }
+        }
+    }
+
     /// The size of a shard with nothing but the kept samples in it.
     pub fn size(&self, size: &ShardSize) -> Result<ShardSize> {
         if size.samples != self.samples {

@@ -12,6 +12,7 @@ use forebay_data::{Block, Dataset, Layout};
 use forebay_store::{Context, PutMode, PutOptions, StoreExt, open};
 use serde::Serialize;
 
+use super::find_row;
 use crate::app::App;
 use crate::printer::{Printed, visible};
 use crate::target::Target;
@@ -45,7 +46,7 @@ pub(super) async fn run(
             .at(&target.location)
             .into());
     }
-    let block = read(dataset, shard, number).await?;
+    let (block, row) = read(dataset, shard, number).await?;
     let store = open(&target.location, context).await?;
     let options = PutOptions {
         mode: if force {
@@ -55,10 +56,10 @@ pub(super) async fn run(
         },
         ..PutOptions::default()
     };
-    let sample = block.key(0).map_or_else(|| number.to_string(), str::to_owned);
+    let sample = block.key(row).map_or_else(|| number.to_string(), str::to_owned);
     let mut taken = HashSet::new();
     for (column, field) in block.fields().iter().enumerate() {
-        let Some(bytes) = block.field(0, column) else {
+        let Some(bytes) = block.field(row, column) else {
             continue;
         };
         let name = free_name(&sample, &field.name, &mut taken);
@@ -84,31 +85,31 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// The sample, compared with its checksum.
-async fn read(dataset: &Dataset, shard: usize, number: u64) -> Result<Block> {
+/// The sample, compared with its checksum: a block, and where it is in there.
+async fn read(dataset: &Dataset, shard: usize, number: u64) -> Result<(Block, usize)> {
     let table = dataset.table(shard).await?;
-    let Layout::Samples(samples) = &table.layout else {
-        let message = "rows of column groups are not extracted one by one";
-        return Err(Error::new(ErrorKind::Unsupported, "extract", message)
-            .with_hint("forebay pack turns them into a format whose samples are files"));
+    let samples = match &table.layout {
+        Layout::Samples(samples) => samples,
+        Layout::Groups(groups) => {
+            let (group, row) = find_row(groups, number).ok_or_else(missing)?;
+            return Ok((dataset.group(shard, group, None).await?, row));
+        }
     };
     let extent = usize::try_from(number)
         .ok()
-        .and_then(|index| samples.extent(index));
-    let Some(extent) = extent else {
-        return Err(Error::new(
-            ErrorKind::Internal,
-            "extract",
-            "the sample is not in its table",
-        ));
-    };
+        .and_then(|index| samples.extent(index))
+        .ok_or_else(missing)?;
     let bytes = dataset.read(shard, extent).await?;
     let block = Block::from_bytes(Arc::clone(&table), number..number + 1, bytes, extent.start())?;
     if block.is_whole(0) {
-        return Ok(block);
+        return Ok((block, 0));
     }
     let message = format!("sample {number} does not have its checksum");
     Err(Error::new(ErrorKind::Corrupt, "extract", message).at(dataset.store().location()))
+}
+
+fn missing() -> Error {
+    Error::new(ErrorKind::Internal, "extract", "the sample is not in its table")
 }
 
 /// `key.field` as a name that stays where it is put and that no other field has.

@@ -27,9 +27,9 @@ use super::footer::{File, RowGroup, in_group};
 use super::pages::{self, Pages};
 use crate::block::{Block, Column};
 use crate::codec::{RATIO_FREE_BYTES, RATIO_MAX};
-use crate::filter::Bound;
-use crate::format::GroupDecoder;
+use crate::filter::{Bound, Outline};
 use crate::format::petastorm::unpack;
+use crate::format::{Chunks, GroupDecoder};
 use crate::source::ShardSource;
 use crate::table::{Layout, Table};
 
@@ -53,32 +53,10 @@ pub struct Decoded {
     pub ledger: Ledger,
 }
 
-/// Bytes of a row group: its extent, or the chunks of some columns.
-#[derive(Debug, Clone, Default)]
-pub struct Chunks {
-    parts: Vec<(u64, Bytes)>,
-}
-
-impl Chunks {
-    /// The whole extent, which begins at that offset of the file.
-    pub fn whole(start: u64, bytes: Bytes) -> Self {
-        Self {
-            parts: vec![(start, bytes)],
-        }
-    }
-
-    fn get(&self, span: Span) -> Option<Bytes> {
-        self.parts.iter().find_map(|(start, bytes)| {
-            let held = Span::at(*start, bytes.len() as u64).ok()?;
-            held.contains(span).then(|| bytes.slice(span.relative_to(*start)))
-        })
-    }
-}
-
 impl File {
     /// False when the statistics of a row group rule out that it holds a row that remains.
     pub fn may_keep(&self, group: usize, filter: &Bound) -> bool {
-        filter.may_keep(&|column| self.outline(group, column))
+        filter.may_keep(&|column| self.outline_of(group, column))
     }
 
     /// Read and decode a row group from its shard: the fields `projection` (all without), and which rows remain after `filter`.
@@ -113,10 +91,23 @@ impl File {
         projection: Option<&[usize]>,
         filter: Option<&Bound>,
     ) -> Result<Decoded> {
+        let start = self.groups.get(group).map_or(0, |group| group.extent.start());
+        let chunks = Chunks::whole(start, extent.clone());
+        self.decode_chunks(&chunks, table, group, projection, filter)
+    }
+
+    /// Decode a row group from the bytes of its extent, or from those of the columns that are needed.
+    pub fn decode_chunks(
+        &self,
+        chunks: &Chunks,
+        table: &Arc<Table>,
+        group: usize,
+        projection: Option<&[usize]>,
+        filter: Option<&Bound>,
+    ) -> Result<Decoded> {
         let mut work = Work::new(self, table, group, projection, filter)?;
-        let chunks = Chunks::whole(work.group.extent.start(), extent.clone());
         while let Some(columns) = work.next_columns() {
-            work.add(&columns, &chunks)?;
+            work.add(&columns, chunks)?;
         }
         Ok(work.finish(Ledger::default()))
     }
@@ -128,11 +119,7 @@ impl File {
         group: usize,
         columns: &[usize],
     ) -> Result<(Chunks, Ledger)> {
-        let mut spans = Vec::with_capacity(columns.len());
-        for leaf in columns.iter().filter_map(|column| self.leaves.get(*column)) {
-            spans.push(self.chunk(group, leaf.index)?.1);
-        }
-        let spans = merge(spans)?;
+        let spans = self.spans(group, columns)?;
         let step = source.context().pool().lease_bytes_max() as u64;
         let mut chunks = Chunks::default();
         let mut ledger = Ledger::default();
@@ -142,7 +129,7 @@ impl File {
             if spans.len() == 1 && span.len() <= step {
                 let (bytes, read) = source.read(*span).await?;
                 ledger.merge(&read);
-                chunks.parts.push((span.start(), bytes));
+                chunks.add(span.start(), bytes);
                 continue;
             }
             let mut joined = Vec::new();
@@ -154,7 +141,7 @@ impl File {
                 }
                 joined.extend_from_slice(&bytes);
             }
-            chunks.parts.push((span.start(), Bytes::from(joined)));
+            chunks.add(span.start(), Bytes::from(joined));
         }
         Ok((chunks, ledger))
     }
@@ -397,8 +384,39 @@ impl File {
 }
 
 impl GroupDecoder for File {
-    fn decode(&self, extent: &Bytes, table: &Arc<Table>, group: usize) -> Result<Block> {
-        Ok(self.decode_bytes(extent, table, group, None, None)?.block)
+    fn spans(&self, group: usize, columns: &[usize]) -> Result<Vec<Span>> {
+        let mut spans = Vec::with_capacity(columns.len());
+        for leaf in columns.iter().filter_map(|column| self.leaves.get(*column)) {
+            spans.push(self.chunk(group, leaf.index)?.1);
+        }
+        merge(spans)
+    }
+
+    fn decoded_bytes(&self, group: usize, columns: &[usize]) -> u64 {
+        let rows = self.groups.get(group).map_or(0, |group| group.rows);
+        let leaves = columns.iter().filter_map(|column| self.leaves.get(*column));
+        let bytes = leaves.map(|leaf| {
+            let stored = self.chunk(group, leaf.index).map_or(0, |(chunk, _)| {
+                u64::try_from(chunk.uncompressed_size()).unwrap_or(0)
+            });
+            // A dictionary makes pages smaller than what they become.
+            stored.max(rows.saturating_mul(leaf_width(leaf)))
+        });
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    fn decode(&self, chunks: &Chunks, table: &Arc<Table>, group: usize, columns: &[usize]) -> Result<Block> {
+        Ok(self
+            .decode_chunks(chunks, table, group, Some(columns), None)?
+            .block)
+    }
+
+    fn outline(&self, group: usize, column: usize) -> Outline<'_> {
+        self.outline_of(group, column)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.metadata.memory_size() as u64
     }
 }
 

@@ -12,7 +12,7 @@ use crate::filter::{Outline, Value};
 use crate::schema::{Dtype, Kind};
 
 impl File {
-    pub(super) fn outline(&self, group: usize, column: usize) -> Outline<'_> {
+    pub(super) fn outline_of(&self, group: usize, column: usize) -> Outline<'_> {
         let (Some(leaf), Some(rows)) = (self.leaves.get(column), self.groups.get(group)) else {
             return Outline::UNKNOWN;
         };

@@ -1,0 +1,168 @@
+//! Groups of rows: what is read of one, and what becomes of it.
+//!
+//! ```text
+//! columns wanted --> GroupRead: the whole extent, or some chunks of it --fetch--> bytes --check, decode--> Block
+//! ```
+//!
+//! The manifest has one checksum for the extent of a group. It is compared where the whole extent is read, which is whenever the columns asked for are a
+//! large part of it. Chunks that are read alone are checked by what the format itself has (Parquet: checksums of pages, where the writer made them), and the
+//! ledger does not count them as verified.
+
+use std::sync::Arc;
+
+use forebay_core::{Error, ErrorKind, Ledger, Result, Span, crc32c};
+use forebay_io::{AlignedBuf, Pages};
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use super::Dataset;
+use crate::block::Block;
+use crate::format::{Chunks, GroupDecoder};
+use crate::kept::Kept;
+use crate::source::ShardSource;
+use crate::table::{Group, Layout, Table};
+
+/// Memory that decoders may take: footers of a thousand files with some hundred column chunks each.
+const DECODERS_BYTES_MAX: u64 = 64 << 20;
+
+/// Chunks are read alone where they are less than one part in so many of their group: reading less than twice as fast is not worth doing without the
+/// checksum of the manifest.
+const SAVING_MIN: u64 = 2;
+
+/// Chunks of one group that are asked for at once.
+const SPANS_AT_ONCE_MAX: usize = 8;
+
+/// What direct I/O asks for on every device met so far; a range that is read is widened to it.
+pub(crate) const ALIGN: u64 = 4096;
+
+/// No decoders yet.
+pub(super) fn decoders() -> Kept<dyn GroupDecoder> {
+    Kept::within(DECODERS_BYTES_MAX)
+}
+
+impl Dataset {
+    /// What decodes the groups of a shard: opened when it is first asked for, then kept as long as there is room.
+    pub(crate) async fn decoder(&self, shard: usize) -> Result<Arc<dyn GroupDecoder>> {
+        let open = || async {
+            let source = self.source(shard).await?;
+            self.format().await?.decoder(&source).await
+        };
+        let cell = self.0.decoders.cell(shard);
+        let decoder = cell.get_or_try_init(open).await?;
+        self.0.decoders.used(shard, decoder.memory_bytes());
+        Ok(Arc::clone(decoder))
+    }
+
+    /// A group of rows of a shard, checked and decoded: the columns given, all of the shard's without.
+    pub async fn group(&self, shard: usize, group: usize, columns: Option<&[usize]>) -> Result<Block> {
+        let (source, table) = (self.source(shard).await?, self.table(shard).await?);
+        let columns = match columns {
+            Some(columns) => columns.into(),
+            None => (0..table.fields.len()).collect(),
+        };
+        let read = GroupRead::plan(self.decoder(shard).await?, table, group, columns);
+        let decoded = async {
+            let read = read?;
+            let memory = |len| AlignedBuf::alloc(len, Pages::default());
+            let (chunks, _) = read.fetch(&source, &memory).await?;
+            let decoded = tokio::task::spawn_blocking(move || read.decode(&chunks)).await;
+            decoded.map_err(|error| internal("decoding ended early").with_source(error))?
+        };
+        decoded.await.map_err(|error: Error| source.name_in(error))
+    }
+}
+
+/// How one group is read.
+#[derive(Debug)]
+pub(crate) struct GroupRead {
+    decoder: Arc<dyn GroupDecoder>,
+    table: Arc<Table>,
+    number: usize,
+    group: Group,
+    columns: Arc<[usize]>,
+    spans: Vec<Span>,
+    is_whole: bool,
+}
+
+impl GroupRead {
+    /// Group `number` of the shard whose table it is.
+    pub(crate) fn plan(
+        decoder: Arc<dyn GroupDecoder>,
+        table: Arc<Table>,
+        number: usize,
+        columns: Arc<[usize]>,
+    ) -> Result<Self> {
+        let group = match &table.layout {
+            Layout::Groups(groups) => groups.get(number).copied(),
+            Layout::Samples(_) => None,
+        };
+        let group = group.ok_or_else(|| internal(&format!("there is no group {number}")))?;
+        let spans = decoder.spans(number, &columns)?;
+        let bytes = spans
+            .iter()
+            .fold(0u64, |bytes, span| bytes.saturating_add(span.len()));
+        // A footer that says something else than the table is found out by decoding; nothing is read outside of the extent.
+        let is_inside = spans.iter().all(|span| group.extent.contains(*span));
+        let is_whole = !is_inside || bytes.saturating_mul(SAVING_MIN) > group.extent.len();
+        Ok(Self {
+            spans: if is_whole { vec![group.extent] } else { spans },
+            decoder,
+            table,
+            number,
+            group,
+            columns,
+            is_whole,
+        })
+    }
+
+    /// Read it, into memory that `memory` gives.
+    pub(crate) async fn fetch(
+        &self,
+        source: &ShardSource,
+        memory: &(dyn Fn(usize) -> Result<AlignedBuf> + Sync),
+    ) -> Result<(Chunks, Ledger)> {
+        let reads = self.spans.iter().map(|span| async move {
+            let wide = span.align_out(ALIGN).clamp_to(source.size());
+            if span.end() > wide.end() {
+                let message = format!("the shard ends within group {}", self.number);
+                return Err(Error::new(ErrorKind::Corrupt, "read group", message));
+            }
+            let (bytes, ledger) = source.read_into(wide, memory(wide.len() as usize)?).await?;
+            Ok((span.start(), bytes.slice(span.relative_to(wide.start())), ledger))
+        });
+        let reads: Vec<_> = reads.collect();
+        let mut reads = stream::iter(reads).buffered(SPANS_AT_ONCE_MAX);
+        let (mut chunks, mut total) = (Chunks::default(), Ledger::default());
+        while let Some((start, bytes, ledger)) = reads.try_next().await? {
+            chunks.add(start, bytes);
+            total.merge(&ledger);
+        }
+        Ok((chunks, total))
+    }
+
+    /// Bytes that [`decode`](Self::decode) compares with the checksum of the manifest.
+    pub(crate) fn verified_bytes(&self) -> u64 {
+        if self.is_whole { self.group.extent.len() } else { 0 }
+    }
+
+    /// Compare what was read with the manifest, and decode it. Takes a while: not for threads that others wait for.
+    pub(crate) fn decode(&self, chunks: &Chunks) -> Result<Block> {
+        if self.is_whole {
+            let extent = chunks.get(self.group.extent);
+            let extent = extent.ok_or_else(|| internal("a group was read in part"))?;
+            if crc32c(&extent) != self.group.crc {
+                let message = format!(
+                    "row group {} does not have the checksum of the manifest",
+                    self.number
+                );
+                return Err(Error::new(ErrorKind::Corrupt, "read group", message)
+                    .with_hint("forebay verify names every damage"));
+            }
+        }
+        self.decoder
+            .decode(chunks, &self.table, self.number, &self.columns)
+    }
+}
+
+fn internal(message: &str) -> Error {
+    Error::new(ErrorKind::Internal, "read group", message)
+}

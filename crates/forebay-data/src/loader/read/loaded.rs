@@ -1,0 +1,102 @@
+//! A block in memory: its samples by their numbers, whole or with the reason why not.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_core::Ledger;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::block::Block;
+use crate::order::Selection;
+
+/// A block in memory, with the memory it was promised.
+#[derive(Debug)]
+pub(in crate::loader) struct Loaded {
+    /// Number of the shard, over all data sets.
+    pub(in crate::loader) shard: u32,
+    /// Number of the first sample in the shard, among those that are kept.
+    pub(super) first: u64,
+    /// Which samples of the shard are kept; `None` for all.
+    pub(super) selection: Option<Arc<Selection>>,
+    /// For each field of the data set, its column in this shard.
+    pub(super) columns: Arc<[Option<usize>]>,
+    pub(super) contents: Contents,
+    /// Which way the bytes came.
+    pub(in crate::loader) ledger: Ledger,
+    /// When reading began, when the bytes were there, when they were checked.
+    pub(in crate::loader) times: Times,
+    pub(super) _room: Option<OwnedSemaphorePermit>,
+}
+
+/// The samples of a block.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// Runs of samples that lie in memory together, ascending. Groups of rows are shared by the lanes that have a part in them.
+    pub(super) blocks: Vec<Arc<Block>>,
+    /// Samples that cannot be used, by their numbers in the shard, ascending.
+    pub(super) bad: Vec<Bad>,
+}
+
+/// Samples that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bad {
+    pub(super) samples: Range<u64>,
+    pub(super) reason: Arc<str>,
+}
+
+/// When a block passed which station.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::loader) struct Times {
+    pub(in crate::loader) asked: Duration,
+    pub(in crate::loader) arrived: Duration,
+    pub(in crate::loader) checked: Duration,
+}
+
+impl Loaded {
+    /// A field of a sample, both counted from 0.
+    pub(in crate::loader) fn field(&self, sample: u32, field: usize) -> Option<&[u8]> {
+        let column = (*self.columns.get(field)?)?;
+        let (block, sample) = self.find(sample)?;
+        block.field(sample, column)
+    }
+
+    /// The key of a sample, where the format has keys.
+    pub(in crate::loader) fn key(&self, sample: u32) -> Option<&str> {
+        let (block, sample) = self.find(sample)?;
+        block.key(sample)
+    }
+
+    /// Number of a sample in its shard.
+    pub(in crate::loader) fn index(&self, sample: u32) -> u64 {
+        let ordinal = self.first + u64::from(sample);
+        let selection = self.selection.as_ref();
+        selection
+            .and_then(|selection| selection.get(ordinal))
+            .unwrap_or(ordinal)
+    }
+
+    fn find(&self, sample: u32) -> Option<(&Block, usize)> {
+        let index = self.index(sample);
+        let after = self
+            .contents
+            .blocks
+            .partition_point(|block| block.first() <= index);
+        let block = self.contents.blocks.get(after.checked_sub(1)?)?;
+        Some((block, (index - block.first()) as usize))
+    }
+
+    /// Why a sample cannot be used, where it cannot.
+    pub(in crate::loader) fn why_bad(&self, sample: u32) -> Option<&str> {
+        if self.contents.bad.is_empty() {
+            return None;
+        }
+        let index = self.index(sample);
+        let after = self
+            .contents
+            .bad
+            .partition_point(|bad| bad.samples.start <= index);
+        let bad = self.contents.bad.get(after.checked_sub(1)?)?;
+        bad.samples.contains(&index).then_some(&*bad.reason)
+    }
+}
