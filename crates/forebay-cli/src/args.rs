@@ -260,7 +260,10 @@ pub(crate) struct StreamArgs {
     /// Leave samples out that do not fill the last batch, instead of a short one
     #[arg(long)]
     pub(crate) drop_last: bool,
-    /// What becomes of damaged samples: stop, or replace:MAX by others of their batch (100 unless given)
+    /// Decode a field into one array: int, float, or image:PLAN such as image:rrc:224,flip,normalize
+    #[arg(long, value_name = "FIELD=HOW")]
+    pub(crate) decode: Vec<String>,
+    /// What becomes of damaged samples: stop, skip:MAX (100 unless given), or quarantine:MAX:FOLDER to keep them
     #[arg(long, value_name = "POLICY", default_value = "stop")]
     pub(crate) bad: String,
     /// Go on from a position that --state-out saved: its file, or its JSON
@@ -269,9 +272,14 @@ pub(crate) struct StreamArgs {
     /// Save where the run stands at its end, also after Ctrl-C or an error
     #[arg(long, value_name = "FILE")]
     pub(crate) state_out: Option<OsString>,
-    /// Format of the shards, where it is not to be found out
-    #[arg(long, value_name = "NAME")]
-    pub(crate) format: Option<String>,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+    /// Where there is no index yet, keep the one that is made, beside the shards
+    #[arg(long)]
+    pub(crate) save_index: bool,
+    /// Write a trace of reading, checking, collating and waiting, for Chrome or Perfetto
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<OsString>,
     /// Write the keys of the samples to stdout, in order
     #[arg(long)]
     pub(crate) keys: bool,

@@ -17,15 +17,19 @@ mod assemble;
 mod batch;
 mod collate;
 mod cpu;
+mod decode;
 mod feed;
 mod policy;
+mod quarantine;
 mod read;
 mod stalls;
 mod task;
 #[cfg(test)]
 mod tests;
 mod totals;
+mod trace;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_core::{Clock, Error, ErrorKind, Result};
@@ -34,16 +38,20 @@ use tokio::sync::mpsc;
 
 pub use batch::{Batch, BatchField, SampleKey, Values};
 pub use collate::BadSample;
+pub use decode::Decode;
 pub use policy::BAD_DEFAULT_MAX;
 pub use stalls::{Blame, StallReport};
 pub use totals::{BadPolicy, Report};
 
 use assemble::{Assembler, Made};
 use cpu::Cpu;
+use decode::Wanted;
 use feed::{FED_WINDOWS_MAX, Feeder, Room};
+use quarantine::Quarantine;
 use read::Reader;
 use task::Task;
 use totals::Totals;
+use trace::Tracer;
 
 use crate::codec::Codec;
 use crate::dataset::Dataset;
@@ -66,6 +74,8 @@ pub struct StreamSpec {
     pub epochs: Option<u64>,
     /// Only these fields; all of them otherwise.
     pub fields: Option<Vec<String>>,
+    /// Fields that are decoded, and how. The others are given as they are stored.
+    pub decode: Vec<(String, Decode)>,
     /// Memory for blocks, in use and read ahead. At least what one batch needs at the same time is taken, and the report tells when that is more.
     pub memory_bytes_max: u64,
     /// Memory for batches that are ready before they are asked for.
@@ -74,6 +84,8 @@ pub struct StreamSpec {
     pub threads: usize,
     /// What becomes of damaged samples.
     pub bad: BadPolicy,
+    /// Write a trace of the pipeline to this file, for Chrome or Perfetto.
+    pub trace: Option<PathBuf>,
     /// Pins the memory of batches for a device.
     pub pin: Option<Arc<dyn PinHook>>,
 }
@@ -85,10 +97,12 @@ impl Default for StreamSpec {
             order: OrderSpec::default(),
             epochs: Some(1),
             fields: None,
+            decode: Vec::new(),
             memory_bytes_max: 512 << 20,
             ready_bytes_max: 64 << 20,
             threads: threads.min(16),
             bad: BadPolicy::default(),
+            trace: None,
             pin: None,
         }
     }
@@ -110,6 +124,12 @@ pub struct Loader {
     is_over: bool,
     _feeding: Task<()>,
     _assembling: Task<()>,
+}
+
+/// The fields that batches have, as they are there.
+pub fn fields_of(dataset: &Dataset, spec: &StreamSpec) -> Result<Vec<Field>> {
+    let wanted = wanted(dataset, spec)?;
+    Ok(wanted.iter().map(|wanted| wanted.field.clone()).collect())
 }
 
 /// The order of a data set's samples.
@@ -151,8 +171,8 @@ impl Loader {
     }
 
     fn start(dataset: Dataset, spec: &StreamSpec, order: Order, plan: EpochPlan, batch: u64) -> Result<Self> {
-        let fields = fields_of(&dataset, spec.fields.as_deref())?;
-        let batch_bytes = batch_bytes(&dataset, spec.order.batch_size);
+        let fields = wanted(&dataset, spec)?;
+        let batch_bytes = batch_bytes(&dataset, &fields, spec.order.batch_size);
         let ready_max = ((spec.ready_bytes_max / batch_bytes.max(1)) as usize).clamp(READY_MIN, READY_MAX);
         let pool = |bytes_max, pin| {
             BufPool::new(&PoolConfig {
@@ -167,9 +187,13 @@ impl Loader {
             (ready_max as u64 + 2) * (batch_bytes + batch_bytes / 4),
             spec.pin.clone(),
         )?;
+        let tracer = match &spec.trace {
+            Some(path) => Some(Tracer::create(path, spec.order.rank)?),
+            None => None,
+        };
         let cpu = Cpu::new(spec.threads);
         let room = Arc::new(Room::new(spec.memory_bytes_max));
-        let totals = Arc::new(Totals::default());
+        let totals = Arc::new(Totals::new(tracer));
         let clock = Arc::clone(dataset.context().clock());
         let epochs_end = spec.epochs.unwrap_or(u64::MAX);
         let (fed, feeding) = mpsc::channel(FED_WINDOWS_MAX);
@@ -179,7 +203,7 @@ impl Loader {
             reader: Reader {
                 dataset: dataset.clone(),
                 shard_first: 0,
-                fields: fields.iter().map(|(index, _)| *index).collect(),
+                fields: fields.iter().map(|wanted| wanted.source).collect(),
                 pool: blocks,
                 cpu: cpu.clone(),
                 groups: Arc::default(),
@@ -188,9 +212,19 @@ impl Loader {
             fed,
             epochs_end,
         };
+        let quarantine = match &spec.bad {
+            BadPolicy::Quarantine { max, folder } => Some(Arc::new(Quarantine::new(
+                folder,
+                *max,
+                spec.order.rank,
+                &dataset,
+            )?)),
+            _ => None,
+        };
         let assembler = Assembler::new(
             order,
             fields,
+            quarantine,
             batches,
             cpu,
             Arc::clone(&clock),
@@ -203,7 +237,7 @@ impl Loader {
         Ok(Self {
             dataset,
             clock,
-            bad: spec.bad,
+            bad: spec.bad.clone(),
             room,
             totals,
             ready,
@@ -222,7 +256,10 @@ impl Loader {
         }
         let next = self.take().await;
         self.is_over = !matches!(next, Some(Ok(_)));
-        next
+        match self.is_over.then(|| self.totals.finish()) {
+            Some(Err(error)) if next.is_none() => Some(Err(error)),
+            _ => next,
+        }
     }
 
     async fn take(&mut self) -> Option<Result<Batch>> {
@@ -239,7 +276,8 @@ impl Loader {
             Ok(Ok(collated)) => collated,
             Ok(Err(error)) | Err(error) => return Some(Err(error)),
         };
-        self.totals.waited(asked, self.clock.now(), &stations);
+        self.totals
+            .waited(&collated.batch, (asked, self.clock.now()), &stations);
         let shards = self.dataset.shards();
         let name = |shard: u32| {
             let key = shards.get(shard as usize).map(|shard| &shard.key);
@@ -248,7 +286,7 @@ impl Loader {
                 |key| self.dataset.store().location().join(key).to_string(),
             )
         };
-        if let Err(error) = self.totals.bad(collated.bad, self.bad, name) {
+        if let Err(error) = self.totals.bad(collated.bad, &self.bad, name) {
             return Some(Err(error));
         }
         self.totals
@@ -278,28 +316,53 @@ impl Loader {
     }
 }
 
-/// The fields that are wanted, with their numbers in the schema.
-fn fields_of(dataset: &Dataset, wanted: Option<&[String]>) -> Result<Arc<[(usize, Field)]>> {
+/// The fields that are wanted, and what becomes of them.
+fn wanted(dataset: &Dataset, spec: &StreamSpec) -> Result<Arc<[Wanted]>> {
     let schema = dataset.schema();
-    let Some(wanted) = wanted else {
-        return Ok(schema.fields().iter().cloned().enumerate().collect());
+    let unknown = |argument: &'static str, name: &str, known: Vec<&str>| {
+        let message = format!("there is no field '{}'", name.escape_debug());
+        Error::new(ErrorKind::InvalidInput, "stream", message)
+            .with_field(argument)
+            .with_hint(format!("there are: {}", known.join(", ")))
     };
-    let fields = wanted.iter().map(|name| match schema.index_of(name) {
-        Some(index) => Ok((index, schema.fields()[index].clone())),
-        None => {
-            let known: Vec<&str> = schema.fields().iter().map(|field| field.name.as_str()).collect();
-            let message = format!("there is no field '{}'", name.escape_debug());
-            Err(Error::new(ErrorKind::InvalidInput, "stream", message)
-                .with_field("fields")
-                .with_hint(format!("there are: {}", known.join(", "))))
+    let names = || schema.fields().iter().map(|field| field.name.as_str());
+    let indices = match &spec.fields {
+        None => (0..schema.fields().len()).collect(),
+        Some(wanted) => {
+            let indices = wanted.iter().map(|name| {
+                let index = schema.index_of(name);
+                index.ok_or_else(|| unknown("fields", name, names().collect()))
+            });
+            indices.collect::<Result<Vec<usize>>>()?
         }
+    };
+    let fields: Vec<(usize, &Field)> = indices
+        .into_iter()
+        .filter_map(|index| Some((index, schema.fields().get(index)?)))
+        .collect();
+    if let Some((name, _)) = spec
+        .decode
+        .iter()
+        .find(|(name, _)| !fields.iter().any(|(_, field)| field.name == *name))
+    {
+        let known = fields.iter().map(|(_, field)| field.name.as_str());
+        return Err(unknown("decode", name, known.collect()));
+    }
+    let wanted = fields.into_iter().map(|(index, field)| {
+        let decode = spec.decode.iter().find(|(name, _)| field.name == *name);
+        Wanted::new(index, field, decode.map(|(_, decode)| decode), spec.order.seed)
     });
-    fields.collect()
+    Ok(wanted.collect())
 }
 
 /// Bytes that a batch has on average.
-fn batch_bytes(dataset: &Dataset, batch_size: u64) -> u64 {
-    let bytes: u64 = dataset.shards().iter().map(|shard| shard.raw_bytes).sum();
-    let mean = u128::from(bytes) * u128::from(batch_size) / u128::from(dataset.samples().max(1));
-    u64::try_from(mean).unwrap_or(u64::MAX).clamp(4096, 1 << 40)
+fn batch_bytes(dataset: &Dataset, fields: &[Wanted], batch_size: u64) -> u64 {
+    let stored: u64 = dataset.shards().iter().map(|shard| shard.raw_bytes).sum();
+    let decoded = fields.iter().filter(|wanted| wanted.tool.is_some());
+    let decoded: u64 = decoded.filter_map(|wanted| wanted.field.kind.fixed_bytes()).sum();
+    let mean = u128::from(stored) * u128::from(batch_size) / u128::from(dataset.samples().max(1));
+    u64::try_from(mean)
+        .unwrap_or(u64::MAX)
+        .saturating_add(decoded.saturating_mul(batch_size))
+        .clamp(4096, 1 << 40)
 }

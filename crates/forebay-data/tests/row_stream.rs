@@ -356,7 +356,7 @@ async fn a_damaged_group_is_for_the_policy_to_judge() {
     );
 
     let mut going_on = several();
-    going_on.bad = BadPolicy::Replace { max: 100 };
+    going_on.bad = BadPolicy::Skip { max: 100 };
     let mut loader = Loader::new(damaged, &going_on).unwrap();
     let replaced = numbers(&mut loader).await.concat();
     let report = loader.report();

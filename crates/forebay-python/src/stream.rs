@@ -6,9 +6,9 @@
 mod options;
 
 use forebay_core::{Error, ErrorKind, Ledger, Result};
-use forebay_data::Dataset;
-use forebay_data::loader::{Batch, Loader, StreamSpec, Values, order_of};
+use forebay_data::loader::{Batch, Loader, StreamSpec, Values, fields_of, order_of};
 use forebay_data::order::Position;
+use forebay_data::{Dataset, Field};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use serde::Serialize;
@@ -37,6 +37,7 @@ struct State {
     /// Where the loader begins once it is made.
     position: Position,
     batches: u64,
+    fields: Vec<Field>,
 }
 
 impl State {
@@ -47,6 +48,7 @@ impl State {
             process,
             position: plan.position(0),
             batches: plan.batches(),
+            fields: fields_of(&dataset, &spec)?,
             dataset,
             spec,
             loader: None,
@@ -80,26 +82,24 @@ impl State {
 
 impl PyNativeStream {
     fn state(&self, py: Python<'_>) -> PyResult<&State> {
-        let state = self.state.get().map(|state| (**state).as_ref());
-        opened(state).map_err(|error| errors::raise(py, &error))
+        let state = self.state.get().ok_or_else(forked);
+        let state = state.and_then(|state| state.as_ref().ok_or_else(closed));
+        state.map_err(|error| errors::raise(py, &error))
     }
 
     fn state_mut(&mut self, py: Python<'_>) -> PyResult<&mut State> {
-        let state = self.state.get_mut().map(|state| (**state).as_mut());
-        opened(state).map_err(|error| errors::raise(py, &error))
+        let state = self.state.get_mut().ok_or_else(forked);
+        let state = state.and_then(|state| state.as_mut().ok_or_else(closed));
+        state.map_err(|error| errors::raise(py, &error))
     }
 }
 
-fn opened<T>(state: Option<Option<T>>) -> Result<T> {
-    match state {
-        Some(Some(state)) => Ok(state),
-        Some(None) => Err(Error::new(
-            ErrorKind::InvalidInput,
-            "stream",
-            "the stream is closed",
-        )),
-        None => Err(process::other_process("stream", "stream")),
-    }
+fn forked() -> Error {
+    process::other_process("stream", "stream")
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::InvalidInput, "stream", "the stream is closed")
 }
 
 #[pymethods]
@@ -156,13 +156,7 @@ impl PyNativeStream {
 
     /// The fields that are streamed, as JSON.
     fn schema(&self, py: Python<'_>) -> PyResult<String> {
-        let state = self.state(py)?;
-        let wanted = state.spec.fields.as_ref();
-        let fields = state.dataset.schema().fields().iter();
-        let fields: Vec<_> = fields
-            .filter(|field| wanted.is_none_or(|wanted| wanted.contains(&field.name)))
-            .collect();
-        to_json(py, &fields)
+        to_json(py, &self.state(py)?.fields)
     }
 
     /// What was done since the beginning, as JSON.

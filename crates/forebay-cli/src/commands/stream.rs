@@ -11,14 +11,14 @@
 mod report;
 mod state;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_core::{Clock, Error, ErrorKind, Result, Seed, SystemClock};
 use forebay_data::Dataset;
-use forebay_data::dataset::{OpenOptions, Place, Progress};
-use forebay_data::loader::{Batch, Loader, StreamSpec};
-use forebay_data::manifest::FormatSpec;
+use forebay_data::dataset::{OpenOptions, Place, Progress, Save};
+use forebay_data::loader::{Batch, Decode, Loader, StreamSpec};
 use forebay_data::order::{Last, OrderSpec};
 use forebay_store::Context;
 use forebay_store::cache::Mode;
@@ -115,8 +115,26 @@ fn spec_of(args: &StreamArgs) -> Result<StreamSpec> {
         memory_bytes_max: args.memory.0,
         threads: args.threads.map_or(defaults.threads, |threads| threads as usize),
         bad: args.bad.parse()?,
+        decode: args
+            .decode
+            .iter()
+            .map(|text| decode_of(text))
+            .collect::<Result<_>>()?,
+        trace: args.trace.as_ref().map(PathBuf::from),
         ..defaults
     })
+}
+
+/// `FIELD=HOW`.
+fn decode_of(text: &str) -> Result<(String, Decode)> {
+    match text.split_once('=') {
+        Some((field, how)) if !field.is_empty() => Ok((field.to_owned(), how.parse()?)),
+        _ => {
+            let message = format!("'{}' does not say what to decode", text.escape_debug());
+            Err(Error::new(ErrorKind::InvalidInput, "arguments", message)
+                .with_hint("write --decode FIELD=HOW, such as --decode jpg=image:rrc:224,flip"))
+        }
+    }
 }
 
 async fn open(args: &StreamArgs, context: &Context, app: &App, bar: &Bar) -> Result<(Dataset, Source)> {
@@ -130,8 +148,9 @@ async fn open(args: &StreamArgs, context: &Context, app: &App, bar: &Bar) -> Res
     // Only what this rank reads: the other parts of a shard are for other ranks.
     let source = app.source(place.store, Mode::Blocks, context).await?;
     let options = OpenOptions {
-        format: args.format.as_deref().map(FormatSpec::new),
+        format: args.format.spec()?,
         shards: place.shards,
+        save: if args.save_index { Save::IfAbsent } else { Save::No },
         progress: Arc::new(IndexBar(bar.clone())),
         ..OpenOptions::default()
     };

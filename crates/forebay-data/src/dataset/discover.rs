@@ -144,7 +144,7 @@ async fn is_petastorm(store: &Arc<dyn Store>, objects: &[ObjectMeta], context: &
 
 async fn heads(store: &Arc<dyn Store>, keys: &[Key]) -> Result<Vec<ObjectMeta>> {
     // Owned keys: a closure over references would not be general enough for a future that moves between threads.
-    let heads = keys.to_vec().into_iter().map(|key| {
+    let heads = keys.iter().cloned().map(|key| {
         let store = Arc::clone(store);
         async move { store.head(&key).await }
     });

@@ -13,13 +13,14 @@ use tokio::sync::{Notify, mpsc};
 
 use super::collate::{Collated, Job, Pick};
 use super::cpu::Cpu;
+use super::decode::Wanted;
 use super::feed::{Fed, Room};
+use super::quarantine::Quarantine;
 use super::read::{Loaded, Times};
 use super::stalls::Stations;
 use super::task::Task;
 use super::totals::Totals;
 use crate::order::{EpochPlan, Order, Slot};
-use crate::schema::Field;
 
 /// A batch that is being made.
 #[derive(Debug)]
@@ -87,7 +88,8 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Assembler {
     pub(super) order: Order,
-    pub(super) fields: Arc<[(usize, Field)]>,
+    pub(super) fields: Arc<[Wanted]>,
+    pub(super) quarantine: Option<Arc<Quarantine>>,
     pub(super) pool: BufPool,
     pub(super) cpu: Cpu,
     pub(super) clock: Arc<dyn Clock>,
@@ -107,7 +109,8 @@ impl Assembler {
     )]
     pub(super) fn new(
         order: Order,
-        fields: Arc<[(usize, Field)]>,
+        fields: Arc<[Wanted]>,
+        quarantine: Option<Arc<Quarantine>>,
         pool: BufPool,
         cpu: Cpu,
         clock: Arc<dyn Clock>,
@@ -120,6 +123,7 @@ impl Assembler {
         Self {
             order,
             fields,
+            quarantine,
             pool,
             cpu,
             clock,
@@ -163,7 +167,9 @@ impl Assembler {
             let pick = self.pick(plan.epoch(), slot).await?;
             let times = pick.block.times;
             latest.asked = latest.asked.max(times.asked);
-            latest.arrived = latest.arrived.max(times.arrived);
+            if times.arrived > latest.arrived {
+                (latest.arrived, latest.origin) = (times.arrived, times.origin);
+            }
             latest.checked = latest.checked.max(times.checked);
             picks.push(pick);
         }
@@ -177,19 +183,16 @@ impl Assembler {
             index,
             picks,
             fields: Arc::clone(&self.fields),
+            quarantine: self.quarantine.clone(),
             pool: self.pool.clone(),
+            threads: self.cpu.threads(),
         };
         let (cpu, clock, mark) = (self.cpu.clone(), Arc::clone(&self.clock), self.busy.start());
         let collating = Task::spawn(async move {
-            let collated = cpu.run(move || {
-                let begun = clock.now();
-                let collated = job.run();
-                (collated, begun, clock.now())
-            });
-            let (collated, begun, done) = collated.await?;
+            let (collated, begun) = job.collate(&cpu, &clock).await?;
             drop(mark);
-            (stations.begun, stations.done) = (begun, done);
-            Ok((collated?, stations))
+            (stations.begun, stations.done) = (begun, clock.now());
+            Ok((collated, stations))
         });
         Ok(Made {
             plan: plan.clone(),
@@ -268,7 +271,7 @@ impl Open {
             && let State::Coming(task) = std::mem::replace(state, State::Done)
         {
             let loaded = task.wait().await??;
-            totals.read(&loaded.ledger);
+            totals.read(&loaded);
             *state = State::There(Arc::new(loaded));
         }
         let State::There(loaded) = &*state else {

@@ -1,18 +1,28 @@
-//! Collating: the fields of the samples of a batch, copied into one buffer.
+//! Collating: the fields of the samples of a batch, copied or decoded into one buffer.
 //!
-//! Two passes: sizes first, so that one buffer of the right size can be leased, then the copies. A sample that is bad (its checksum or the size of a
-//! field does not hold, a field of fixed size has no value) is not copied; with a policy that goes on, the next good sample of the batch takes its place, so that batches never get
-//! shorter.
+//! ```text
+//! prepare: bad samples replaced, places laid out, one buffer leased --> pieces: rows of decoded fields, on several threads
+//!                                                                           |
+//! finish: what could not be decoded replaced, the other fields copied <-----+
+//! ```
+//!
+//! A sample that is bad (its checksum or the size of a field does not hold, a field of fixed size has no value, or it cannot be decoded) is left out; with a policy that goes on, the next
+//! good sample of the batch takes its place, so that batches never get shorter.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use forebay_core::{Error, ErrorKind, Result};
+use forebay_core::{Clock, Error, ErrorKind, Result};
 use forebay_io::{AlignedBuf, BufPool, Pages};
+use futures::future::try_join_all;
 use serde::Serialize;
 
 use super::batch::{Batch, BatchField, PART_ALIGN, Part, SampleKey};
+use super::cpu::Cpu;
+use super::decode::{Piece, Values, Wanted};
+use super::quarantine::Quarantine;
 use super::read::Loaded;
-use crate::schema::Field;
 
 /// A sample of a batch.
 #[derive(Debug, Clone)]
@@ -40,8 +50,12 @@ pub(super) struct Job {
     pub(super) epoch: u64,
     pub(super) index: u64,
     pub(super) picks: Vec<Pick>,
-    pub(super) fields: Arc<[(usize, Field)]>,
+    pub(super) fields: Arc<[Wanted]>,
+    /// Where bad samples are kept.
+    pub(super) quarantine: Option<Arc<Quarantine>>,
     pub(super) pool: BufPool,
+    /// Threads that may work on it.
+    pub(super) threads: usize,
 }
 
 /// A collated batch and the samples it had to do without.
@@ -51,67 +65,170 @@ pub(super) struct Collated {
     pub(super) bad: Vec<BadSample>,
 }
 
+/// A batch whose buffer is there, cut into the pieces that are to be decoded and the rest.
+#[derive(Debug)]
+struct Prepared {
+    job: Arc<Job>,
+    bad: Vec<BadSample>,
+    parts: Vec<Part>,
+    len: usize,
+    pieces: Vec<Piece>,
+    /// What lies behind the pieces.
+    rest: AlignedBuf,
+}
+
 impl Job {
-    /// Collate.
-    pub(super) fn run(mut self) -> Result<Collated> {
-        let bad = self.replace_bad()?;
+    /// Collate on working threads; also tells when that began.
+    pub(super) async fn collate(self, cpu: &Cpu, clock: &Arc<dyn Clock>) -> Result<(Collated, Duration)> {
+        let clock = Arc::clone(clock);
+        let is_heavy = self
+            .fields
+            .iter()
+            .any(|wanted| wanted.tool.as_ref().is_some_and(super::decode::Tool::is_heavy));
+        if !is_heavy {
+            let done = cpu.run(move || {
+                let begun = clock.now();
+                (self.run(), begun)
+            });
+            let (collated, begun) = done.await?;
+            return Ok((collated?, begun));
+        }
+        let prepared = cpu.run(move || (clock.now(), self.prepare())).await?;
+        let (begun, mut prepared) = (prepared.0, prepared.1?);
+        let pieces = std::mem::take(&mut prepared.pieces).into_iter().map(|piece| {
+            let job = Arc::clone(&prepared.job);
+            cpu.run(move || job.decode(piece))
+        });
+        let pieces = try_join_all(pieces).await?;
+        let collated = cpu.run(move || prepared.finish(pieces)).await?;
+        Ok((collated?, begun))
+    }
+
+    /// Collate on this thread.
+    fn run(self) -> Result<Collated> {
+        let mut prepared = self.prepare()?;
+        let pieces = std::mem::take(&mut prepared.pieces).into_iter();
+        let pieces = pieces.map(|piece| prepared.job.decode(piece)).collect();
+        prepared.finish(pieces)
+    }
+
+    fn prepare(mut self) -> Result<Prepared> {
+        let bad = self.bad_samples();
+        for (place, bad) in &bad {
+            self.quarantine(*place, bad)?;
+        }
+        self.replace(bad.keys().copied().collect::<Vec<_>>().as_slice())?;
         let (parts, len) = self.lay_out();
+        let mut rest = self.lease(len)?;
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        for (number, (wanted, part)) in self.fields.iter().zip(&parts).enumerate() {
+            let (Some(tool), Part::Fixed(range)) = (&wanted.tool, part) else {
+                continue;
+            };
+            let width = wanted.width().unwrap_or_default();
+            let step = tool.piece_rows(self.picks.len(), self.threads);
+            for first in (0..self.picks.len()).step_by(step) {
+                let rows = first..(first + step).min(self.picks.len());
+                // The last piece of a field takes what is left free behind it.
+                let end = if rows.end == self.picks.len() {
+                    range.end.next_multiple_of(PART_ALIGN)
+                } else {
+                    range.start + rows.end * width
+                };
+                let tail = rest.split_off(end - at);
+                let out = std::mem::replace(&mut rest, tail);
+                at = end;
+                pieces.push(Piece {
+                    wanted: number,
+                    rows,
+                    out,
+                    bad: Vec::new(),
+                });
+            }
+        }
+        Ok(Prepared {
+            job: Arc::new(self),
+            bad: bad.into_values().collect(),
+            parts,
+            len,
+            pieces,
+            rest,
+        })
+    }
+
+    fn lease(&self, len: usize) -> Result<AlignedBuf> {
         let mut buf = match self.pool.try_lease(len) {
             Some(buf) => buf,
             None => AlignedBuf::alloc(len, Pages::default())?,
         };
-        for ((field, _), part) in self.fields.iter().zip(&parts) {
-            self.copy(*field, part, &mut buf)?;
-        }
-        let keys = self.picks.iter().map(key_of).collect();
-        let fields = self.fields.iter().zip(parts);
-        let fields = fields.map(|((_, field), part)| BatchField {
-            field: field.clone(),
-            part,
-        });
         buf.set_len(len);
-        Ok(Collated {
-            batch: Batch {
+        Ok(buf)
+    }
+
+    fn decode(&self, mut piece: Piece) -> Piece {
+        let wanted = self.fields.get(piece.wanted);
+        if let Some((wanted, tool)) = wanted.and_then(|wanted| Some((wanted, wanted.tool.as_ref()?))) {
+            let rows = Values {
                 epoch: self.epoch,
-                index: self.index,
-                samples: self.picks.len(),
-                fields: fields.collect(),
-                keys,
-                data: buf.freeze(),
-            },
-            bad,
+                picks: &self.picks,
+                rows: piece.rows.clone(),
+                source: wanted.source,
+                width: wanted.width().unwrap_or_default(),
+                name: &wanted.field.name,
+            };
+            piece.bad = tool.decode(&rows, &mut piece.out);
+        }
+        piece
+    }
+
+    fn bad_sample(&self, place: usize, reason: String) -> Option<BadSample> {
+        let pick = self.picks.get(place)?;
+        Some(BadSample {
+            shard: pick.block.shard,
+            index: pick.block.index(pick.sample),
+            key: pick.block.key(pick.sample).map(str::to_owned),
+            reason,
         })
     }
 
-    /// Put a good sample into the place of each bad one.
-    fn replace_bad(&mut self) -> Result<Vec<BadSample>> {
-        let mut bad = Vec::new();
-        let mut places = Vec::new();
-        for (place, pick) in self.picks.iter().enumerate() {
-            if let Some(reason) = self.reason(pick) {
-                places.push(place);
-                bad.push(BadSample {
-                    shard: pick.block.shard,
-                    index: pick.block.index(pick.sample),
-                    key: pick.block.key(pick.sample).map(str::to_owned),
-                    reason,
-                });
-            }
-        }
-        if places.len() == self.picks.len() && !places.is_empty() {
+    fn quarantine(&self, place: usize, bad: &BadSample) -> Result<()> {
+        let (Some(quarantine), Some(pick)) = (&self.quarantine, self.picks.get(place)) else {
+            return Ok(());
+        };
+        let fields = self.fields.iter().filter_map(|wanted| {
+            let bytes = pick.block.field(pick.sample, wanted.source)?;
+            Some((wanted.field.name.as_str(), bytes))
+        });
+        quarantine.keep(bad, &fields.collect::<Vec<_>>())
+    }
+
+    /// Samples that cannot be used, by their place.
+    fn bad_samples(&self) -> BTreeMap<usize, BadSample> {
+        let bad = self.picks.iter().enumerate().filter_map(|(place, pick)| {
+            let reason = self.reason(pick)?;
+            Some((place, self.bad_sample(place, reason)?))
+        });
+        bad.collect()
+    }
+
+    /// Put a good sample into each of these places, in ascending order; gives which place each was taken from.
+    fn replace(&mut self, places: &[usize]) -> Result<Vec<(usize, usize)>> {
+        let count = self.picks.len();
+        if places.len() == count && count > 0 {
             let message = "no sample of a batch is whole";
             return Err(Error::new(ErrorKind::Corrupt, "collate", message)
                 .with_hint("forebay verify tells what is damaged"));
         }
+        let mut replaced = Vec::with_capacity(places.len());
         for place in places.iter().rev() {
-            let count = self.picks.len();
-            let next = (1..count).map(|step| (place + step) % count);
-            let good = next.into_iter().find(|next| places.binary_search(next).is_err());
-            if let Some(good) = good {
+            let mut next = (1..count).map(|step| (place + step) % count);
+            if let Some(good) = next.find(|next| places.binary_search(next).is_err()) {
                 self.picks[*place] = self.picks[good].clone();
+                replaced.push((*place, good));
             }
         }
-        Ok(bad)
+        Ok(replaced)
     }
 
     /// Why a sample cannot be used.
@@ -119,9 +236,12 @@ impl Job {
         if let Some(reason) = pick.block.why_bad(pick.sample) {
             return Some(reason.to_owned());
         }
-        self.fields.iter().find_map(|(index, field)| {
-            let width = field.kind.fixed_bytes()?;
-            match pick.block.field(pick.sample, *index) {
+        self.fields.iter().find_map(|wanted| {
+            if wanted.tool.is_some() {
+                return None;
+            }
+            let (field, width) = (&wanted.field, wanted.field.kind.fixed_bytes()?);
+            match pick.block.field(pick.sample, wanted.source) {
                 Some(bytes) if bytes.len() as u64 == width => None,
                 Some(bytes) => Some(format!(
                     "field '{}' has {} bytes instead of {width}",
@@ -133,7 +253,7 @@ impl Job {
         })
     }
 
-    /// Where each field lies, and how long the buffer is.
+    /// Where each field lies, and how long the buffer is. Decoded fields are the first ones in it.
     fn lay_out(&self) -> (Vec<Part>, usize) {
         let mut end = 0;
         let mut place = |len: usize| {
@@ -141,25 +261,31 @@ impl Job {
             end = (start + len).next_multiple_of(PART_ALIGN);
             start..start + len
         };
-        let parts = self
+        let count = self.picks.len();
+        let mut parts = BTreeMap::new();
+        let (decoded, stored): (Vec<_>, Vec<_>) = self
             .fields
             .iter()
-            .map(|(index, field)| match field.kind.fixed_bytes() {
-                Some(width) => Part::Fixed(place(width as usize * self.picks.len())),
+            .enumerate()
+            .partition(|(_, wanted)| wanted.tool.is_some());
+        for (number, wanted) in decoded.into_iter().chain(stored) {
+            let part = match wanted.width() {
+                Some(width) => Part::Fixed(place(width * count)),
                 None => {
-                    let lens = self
+                    let values = self
                         .picks
                         .iter()
-                        .map(|pick| pick.block.field(pick.sample, *index).map_or(0, <[u8]>::len));
-                    let bytes = lens.sum();
+                        .map(|pick| pick.block.field(pick.sample, wanted.source));
+                    let bytes = values.map(|value| value.map_or(0, <[u8]>::len)).sum();
                     Part::Ragged {
-                        offsets: place(8 * (self.picks.len() + 1)),
+                        offsets: place(8 * (count + 1)),
                         bytes: place(bytes),
                     }
                 }
-            });
-        let parts = parts.collect();
-        (parts, end)
+            };
+            parts.insert(number, part);
+        }
+        (parts.into_values().collect(), end)
     }
 
     fn copy(&self, index: usize, part: &Part, buf: &mut AlignedBuf) -> Result<()> {
@@ -187,6 +313,97 @@ impl Job {
         }
         Ok(())
     }
+
+    /// Put the decoded values of samples that take others' places into these.
+    fn copy_decoded(&self, replaced: &[(usize, usize)], parts: &[Part], buf: &mut AlignedBuf) {
+        for (wanted, part) in self.fields.iter().zip(parts) {
+            let (Some(_), Part::Fixed(range)) = (&wanted.tool, part) else {
+                continue;
+            };
+            let width = wanted.width().unwrap_or_default();
+            for (place, good) in replaced {
+                let from = range.start + good * width;
+                buf.copy_within(from..from + width, range.start + place * width);
+            }
+        }
+    }
+}
+
+impl Prepared {
+    fn finish(self, pieces: Vec<Piece>) -> Result<Collated> {
+        let (mut buf, undecoded) = join(pieces, self.rest)?;
+        let mut bad = self.bad;
+        let (mut parts, mut len) = (self.parts, self.len);
+        let mut job =
+            Arc::try_unwrap(self.job).map_err(|_| internal("a piece of a batch is still being decoded"))?;
+        if !undecoded.is_empty() {
+            let places: Vec<usize> = undecoded.keys().copied().collect();
+            for (place, reason) in undecoded {
+                if let Some(sample) = job.bad_sample(place, reason) {
+                    job.quarantine(place, &sample)?;
+                    bad.push(sample);
+                }
+            }
+            let replaced = job.replace(&places)?;
+            // The samples that take their places may be longer; what was decoded lies before all that moves.
+            (parts, len) = job.lay_out();
+            if len > buf.len() {
+                let mut larger = job.lease(len)?;
+                put(&mut larger, 0, &buf)?;
+                buf = larger;
+            }
+            job.copy_decoded(&replaced, &parts, &mut buf);
+        }
+        for (wanted, part) in job.fields.iter().zip(&parts) {
+            if wanted.tool.is_none() {
+                job.copy(wanted.source, part, &mut buf)?;
+            }
+        }
+        let fields = job.fields.iter().zip(parts).map(|(wanted, part)| BatchField {
+            field: wanted.field.clone(),
+            part,
+        });
+        buf.set_len(len);
+        Ok(Collated {
+            batch: Batch {
+                epoch: job.epoch,
+                index: job.index,
+                samples: job.picks.len(),
+                fields: fields.collect(),
+                keys: job.picks.iter().map(key_of).collect(),
+                data: buf.freeze(),
+            },
+            bad,
+        })
+    }
+}
+
+/// The buffer out of its pieces, and the places of what could not be decoded.
+fn join(pieces: Vec<Piece>, rest: AlignedBuf) -> Result<(AlignedBuf, BTreeMap<usize, String>)> {
+    let mut undecoded = BTreeMap::new();
+    let mut joined: Option<AlignedBuf> = None;
+    for piece in pieces {
+        undecoded.extend(piece.bad);
+        match &mut joined {
+            None => joined = Some(piece.out),
+            Some(joined) => joined.unsplit(piece.out).map_err(|_| scattered())?,
+        }
+    }
+    match joined {
+        None => Ok((rest, undecoded)),
+        Some(mut joined) => {
+            joined.unsplit(rest).map_err(|_| scattered())?;
+            Ok((joined, undecoded))
+        }
+    }
+}
+
+fn scattered() -> Error {
+    internal("the pieces of a batch are not neighbours")
+}
+
+fn internal(message: &str) -> Error {
+    Error::new(ErrorKind::Internal, "collate", message)
 }
 
 fn put(buf: &mut AlignedBuf, at: usize, bytes: &[u8]) -> Result<()> {
@@ -195,11 +412,7 @@ fn put(buf: &mut AlignedBuf, at: usize, bytes: &[u8]) -> Result<()> {
             place.copy_from_slice(bytes);
             Ok(())
         }
-        None => Err(Error::new(
-            ErrorKind::Internal,
-            "collate",
-            "a field does not fit its place",
-        )),
+        None => Err(internal("a field does not fit its place")),
     }
 }
 

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 #[derive(Debug, Clone)]
 pub(super) struct Cpu {
     turns: Arc<Semaphore>,
+    threads: usize,
 }
 
 impl Cpu {
@@ -16,7 +17,13 @@ impl Cpu {
     pub(super) fn new(threads: usize) -> Self {
         Self {
             turns: Arc::new(Semaphore::new(threads.max(1))),
+            threads: threads.max(1),
         }
+    }
+
+    /// How many there are at once.
+    pub(super) fn threads(&self) -> usize {
+        self.threads
     }
 
     /// Do `work` on a thread for it, when it is its turn.

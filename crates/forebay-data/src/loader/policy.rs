@@ -6,25 +6,33 @@ use forebay_core::{Error, ErrorKind};
 
 use super::totals::BadPolicy;
 
-/// Bad samples that `replace` puts up with, where no number is given: a few are bad luck, more are a damaged data set.
+/// Bad samples that are put up with, where no number is given: a few are bad luck, more are a damaged data set.
 pub const BAD_DEFAULT_MAX: u64 = 100;
 
 impl FromStr for BadPolicy {
     type Err = Error;
 
-    /// `stop`, `replace` or `replace:MAX`.
+    /// `stop`, `skip`, `skip:MAX`, `quarantine:FOLDER` or `quarantine:MAX:FOLDER`.
     fn from_str(text: &str) -> Result<Self, Error> {
+        let quarantine = |max, folder: &str| {
+            let folder = (!folder.is_empty()).then(|| folder.into());
+            folder.map(|folder| Self::Quarantine { max, folder })
+        };
         match text.split_once(':') {
             None if text == "stop" => Some(Self::Stop),
-            None if text == "replace" => Some(Self::Replace { max: BAD_DEFAULT_MAX }),
-            Some(("replace", max)) => max.parse().ok().map(|max| Self::Replace { max }),
+            None if text == "skip" => Some(Self::Skip { max: BAD_DEFAULT_MAX }),
+            Some(("skip", max)) => max.parse().ok().map(|max| Self::Skip { max }),
+            Some(("quarantine", rest)) => match rest.split_once(':').map(|(max, folder)| (max.parse(), folder)) {
+                Some((Ok(max), folder)) => quarantine(max, folder),
+                _ => quarantine(BAD_DEFAULT_MAX, rest),
+            },
             _ => None,
         }
         .ok_or_else(|| {
             let message = format!("'{}' is no way to treat bad samples", text.escape_debug());
             Error::new(ErrorKind::InvalidInput, "stream", message)
                 .with_field("bad")
-                .with_hint("write stop, replace, or replace:MAX with the most that may be bad")
+                .with_hint("write stop, skip:MAX with the most that may be bad, or quarantine:MAX:FOLDER to keep them")
         })
     }
 }
@@ -35,14 +43,31 @@ mod tests {
 
     #[test]
     fn policies_are_read_as_they_are_written() {
+        let quarantine = |max, folder: &str| BadPolicy::Quarantine {
+            max,
+            folder: folder.into(),
+        };
         for (text, policy) in [
             ("stop", BadPolicy::Stop),
-            ("replace", BadPolicy::Replace { max: 100 }),
-            ("replace:7", BadPolicy::Replace { max: 7 }),
+            ("skip", BadPolicy::Skip { max: 100 }),
+            ("skip:7", BadPolicy::Skip { max: 7 }),
+            ("quarantine:a/b", quarantine(100, "a/b")),
+            ("quarantine:7:a:b", quarantine(7, "a:b")),
+            ("quarantine:C:b", quarantine(100, "C:b")),
         ] {
             assert_eq!(text.parse::<BadPolicy>().unwrap(), policy);
         }
-        for text in ["", "skip", "stop:1", "replace:", "replace:-1", "replace:1:2"] {
+        for text in [
+            "",
+            "keep",
+            "stop:1",
+            "skip:",
+            "skip:-1",
+            "skip:1:2",
+            "quarantine",
+            "quarantine:",
+            "quarantine:3:",
+        ] {
             assert!(text.parse::<BadPolicy>().unwrap_err().hint().is_some(), "{text}");
         }
     }

@@ -18,7 +18,7 @@ use forebay_io::{AlignedBuf, BufPool, Pages};
 use futures::TryStreamExt;
 use tokio::sync::OwnedSemaphorePermit;
 
-pub(super) use loaded::{Loaded, Times};
+pub(super) use loaded::{Loaded, Origin, Times};
 pub(super) use rows::Groups;
 
 use super::cpu::Cpu;
@@ -129,6 +129,7 @@ impl Reader {
         };
         let (contents, ledger) = read.await.map_err(|error| source.name_in(error))?;
         times.checked = clock.now();
+        times.origin = Origin::of(&self.dataset, &ledger);
         Ok(Loaded {
             shard: self.shard_first + block.shard,
             first: block.samples.start,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::read::Times;
+use super::read::{Origin, Times};
 
 /// When a batch passed which station.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,13 +26,17 @@ pub(super) struct Stations {
 /// Waits by the stage to blame, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Blame {
-    /// Bytes were on their way from the store, its cache or the disk.
-    pub read_s: f64,
-    /// Bytes were there, and were being compared with the manifest or decoded.
-    pub check_s: f64,
+    /// Bytes were on their way from a remote store.
+    pub store_s: f64,
+    /// Bytes were on their way from the local cache of a remote store.
+    pub cache_s: f64,
+    /// Bytes were on their way from a file system.
+    pub disk_s: f64,
+    /// Bytes were there, and were being parsed and compared with the manifest.
+    pub parse_s: f64,
     /// Samples were there, and their batch had no working thread yet.
     pub queue_s: f64,
-    /// The batch was being collated.
+    /// The batch was being decoded and collated.
     pub collate_s: f64,
     /// The batch was ready, and on its way to the consumer.
     pub hand_over_s: f64,
@@ -47,8 +51,13 @@ impl Blame {
             at = end;
             part
         };
-        self.read_s += until(stations.blocks.arrived);
-        self.check_s += until(stations.blocks.checked);
+        let read = match stations.blocks.origin {
+            Origin::Store => &mut self.store_s,
+            Origin::Cache => &mut self.cache_s,
+            Origin::Disk => &mut self.disk_s,
+        };
+        *read += until(stations.blocks.arrived);
+        self.parse_s += until(stations.blocks.checked);
         self.queue_s += until(stations.begun.max(stations.assembled));
         self.collate_s += until(stations.done);
         self.hand_over_s += until(to);
@@ -167,6 +176,7 @@ mod tests {
     fn every_waited_millisecond_has_one_stage_to_blame() {
         let stations = Stations {
             blocks: Times {
+                origin: Origin::Cache,
                 asked: ms(1),
                 arrived: ms(30),
                 checked: ms(35),
@@ -180,9 +190,10 @@ mod tests {
         stalls.waited(ms(161), ms(162), &stations);
         let report = stalls.report();
         let blame = report.blame;
+        assert_eq!((blame.store_s, blame.disk_s), (0.0, 0.0));
         let parts = [
-            blame.read_s,
-            blame.check_s,
+            blame.cache_s,
+            blame.parse_s,
             blame.queue_s,
             blame.collate_s,
             blame.hand_over_s,

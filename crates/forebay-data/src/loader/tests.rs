@@ -1,5 +1,7 @@
 //! The loader over data sets in memory, against the plan it is made from.
 
+mod decode;
+
 use std::collections::BTreeMap;
 
 use forebay_core::{Key, Ledger, Limits, Seed};
@@ -254,7 +256,7 @@ async fn damage_never_reaches_a_batch() {
     assert!(stopping.next_batch().await.is_none(), "nothing after an error");
 
     let mut going_on = spec(1, 0);
-    going_on.bad = BadPolicy::Replace { max: 2 };
+    going_on.bad = BadPolicy::Skip { max: 2 };
     let mut loader = Loader::new(damaged.clone(), &going_on).unwrap();
     let replaced = drain(&mut loader).await;
     let report = loader.report();
@@ -271,7 +273,7 @@ async fn damage_never_reaches_a_batch() {
         .count();
     assert_eq!(differing, 2);
 
-    going_on.bad = BadPolicy::Replace { max: 1 };
+    going_on.bad = BadPolicy::Skip { max: 1 };
     let mut limited = Loader::new(damaged, &going_on).unwrap();
     let mut last = Ok(());
     while let Some(batch) = limited.next_batch().await {

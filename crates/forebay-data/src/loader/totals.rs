@@ -1,32 +1,57 @@
 //! What a loader has done so far.
 
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use forebay_core::{Error, ErrorKind, Ledger, Result};
 use serde::Serialize;
 
+use super::batch::Batch;
 use super::collate::BadSample;
+use super::read::Loaded;
 use super::stalls::{StallReport, Stalls, Stations};
+use super::trace::Tracer;
 
 /// Bad samples that are kept by name; more are only counted.
 const BAD_KEPT_MAX: usize = 1000;
 
 /// What becomes of samples that are damaged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum BadPolicy {
     /// The stream ends with an error that names the first of them.
     #[default]
     Stop,
     /// Another sample of the batch takes the place of each; more than so many end the stream.
-    Replace {
+    Skip {
         /// Most of them.
         max: u64,
     },
+    /// The same, and each is kept in a directory.
+    Quarantine {
+        /// Most of them.
+        max: u64,
+        /// The directory.
+        folder: PathBuf,
+    },
+}
+
+impl BadPolicy {
+    /// How many are put up with.
+    pub fn max(&self) -> u64 {
+        match self {
+            Self::Stop => 0,
+            Self::Skip { max } | Self::Quarantine { max, .. } => *max,
+        }
+    }
 }
 
 /// Counters of a loader.
 #[derive(Debug, Default)]
-pub(super) struct Totals(Mutex<Counts>);
+pub(super) struct Totals {
+    counts: Mutex<Counts>,
+    tracer: Option<Tracer>,
+}
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -39,40 +64,55 @@ struct Counts {
 }
 
 impl Totals {
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn new(tracer: Option<Tracer>) -> Self {
+        Self {
+            tracer,
+            ..Self::default()
+        }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A block was read.
-    pub(super) fn read(&self, ledger: &Ledger) {
-        self.lock().ledger.merge(ledger);
+    pub(super) fn read(&self, loaded: &Loaded) {
+        self.counts().ledger.merge(&loaded.ledger);
+        if let Some(tracer) = &self.tracer {
+            tracer.block(loaded.shard, loaded.first(), loaded.ledger.bytes(), &loaded.times);
+        }
     }
 
     /// A batch was handed over.
     pub(super) fn given(&self, samples: u64, bytes: u64) {
-        let mut counts = self.lock();
+        let mut counts = self.counts();
         counts.samples += samples;
         counts.bytes += bytes;
     }
 
-    /// The consumer waited.
-    pub(super) fn waited(&self, from: std::time::Duration, to: std::time::Duration, stations: &Stations) {
-        self.lock().stalls.waited(from, to, stations);
+    /// The consumer waited for a batch.
+    pub(super) fn waited(&self, batch: &Batch, wait: (Duration, Duration), stations: &Stations) {
+        self.counts().stalls.waited(wait.0, wait.1, stations);
+        if let Some(tracer) = &self.tracer {
+            tracer.batch(batch.epoch(), batch.index(), wait, stations);
+        }
+    }
+
+    /// There is nothing more to come.
+    pub(super) fn finish(&self) -> Result<()> {
+        self.tracer.as_ref().map_or(Ok(()), Tracer::finish)
     }
 
     /// Samples of a batch were bad: whether that ends the stream is what `policy` says.
     pub(super) fn bad(
         &self,
         bad: Vec<BadSample>,
-        policy: BadPolicy,
+        policy: &BadPolicy,
         name: impl Fn(u32) -> String,
     ) -> Result<()> {
         let Some(first) = bad.first() else { return Ok(()) };
-        let max = match policy {
-            BadPolicy::Stop => 0,
-            BadPolicy::Replace { max } => max,
-        };
-        let mut counts = self.lock();
+        let max = policy.max();
+        let mut counts = self.counts();
         let seen = counts.bad + bad.len() as u64;
         let error = (seen > max).then(|| refuse(first, seen, policy, &name(first.shard)));
         counts.bad = seen;
@@ -82,7 +122,7 @@ impl Totals {
     }
 
     pub(super) fn report(&self, grown_bytes: u64) -> Report {
-        let counts = self.lock();
+        let counts = self.counts();
         Report {
             samples: counts.samples,
             bytes: counts.bytes,
@@ -95,18 +135,19 @@ impl Totals {
     }
 }
 
-fn refuse(first: &BadSample, seen: u64, policy: BadPolicy, shard: &str) -> Error {
+fn refuse(first: &BadSample, seen: u64, policy: &BadPolicy, shard: &str) -> Error {
     let key = first
         .key
         .as_deref()
         .map_or(String::new(), |key| format!(" '{}'", key.escape_debug()));
     let mut message = format!("sample {}{key}: {}", first.index, first.reason);
-    if let BadPolicy::Replace { max } = policy {
+    if *policy != BadPolicy::Stop {
+        let max = policy.max();
         message = format!("{seen} bad samples are more than the {max} allowed; the last: {message}");
     }
     Error::new(ErrorKind::Corrupt, "stream", message)
         .at(shard)
-        .with_hint("forebay verify names every damage; a policy can replace bad samples")
+        .with_hint("forebay verify names every damage; a policy can skip bad samples")
 }
 
 /// What a loader has done so far.

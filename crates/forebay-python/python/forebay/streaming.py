@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from forebay._forebay import InvalidInputError, NativeBatch, NativeStream
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy
     from typing_extensions import Self
 
-Decoder: TypeAlias = Literal["bytes", "text", "json", "int", "float"] | Callable[[memoryview], Any]
+Decoder: TypeAlias = str | Callable[[memoryview], Any]
 
 # The classes below have methods of that name.
 _Values: TypeAlias = list[Any]
@@ -35,8 +35,6 @@ _DECODERS: dict[str, Callable[[memoryview], Any]] = {
     "bytes": bytes,
     "text": lambda value: str(value, "utf-8"),
     "json": lambda value: json.loads(bytes(value)),
-    "int": lambda value: int(bytes(value)),
-    "float": lambda value: float(bytes(value)),
 }
 
 
@@ -193,8 +191,18 @@ class Stream(Iterator[Batch]):
     ) -> None:
         """Open the data set; reading ahead begins with the first batch."""
         self._transform = transform
-        self._decode = {name: _decoder(how) for name, how in (decode or {}).items()}
-        self._native = NativeStream(url, options)
+        # What is no function and none of ours is decoded by the threads that make the batches.
+        by_threads = [
+            (name, how)
+            for name, how in (decode or {}).items()
+            if isinstance(how, str) and how not in _DECODERS
+        ]
+        self._native = NativeStream(url, {**options, "decode": by_threads})
+        self._decode = {
+            name: how if callable(how) else _DECODERS[how]
+            for name, how in (decode or {}).items()
+            if callable(how) or how in _DECODERS
+        }
         self._fields: dict[str, dict[str, Any]] = {field["name"]: field for field in self.schema}
         for name in self._decode:
             if name not in self._fields:
@@ -270,14 +278,6 @@ class Stream(Iterator[Batch]):
         self.close()
 
 
-def _decoder(how: Decoder) -> Callable[[memoryview], Any]:
-    if callable(how):
-        return how
-    if how not in _DECODERS:
-        raise InvalidInputError(f"decode: '{how}' is none of {', '.join(_DECODERS)}")
-    return _DECODERS[how]
-
-
 def stream(
     url: str | os.PathLike[str],
     *,
@@ -297,7 +297,9 @@ def stream(
     bad: str = "stop",
     limit: int | None = None,
     drop_last: bool = True,
-    format: str | None = None,  # noqa: A002
+    format: str | Mapping[str, Any] | None = None,  # noqa: A002
+    save_index: bool = False,
+    trace: str | os.PathLike[str] | None = None,
     transform: Callable[[Batch], Any] | None = None,
     decode: Mapping[str, Decoder] | None = None,
     endpoint: str | None = None,
@@ -323,13 +325,19 @@ def stream(
         threads: that check and collate; one per core, at most 16, by default
         fields: only these
         cache: as in ``forebay.Store``: keeps what is read from remote stores on a local disk
-        bad: what becomes of damaged samples: ``"stop"``, or ``"replace:100"`` for at most 100 of them
+        bad: what becomes of damaged samples: ``"stop"``, ``"skip:100"`` for at most 100 of them, whose places
+            others of the batch take, or ``"quarantine:100:FOLDER"`` to keep them there as well
         limit: samples of all ranks after which an epoch ends
         drop_last: leave out samples that do not fill a batch, instead of a short one at the end
-        format: of the shards, where it is not to be found out
+        format: of the shards, where it is not to be found out: its name, or with parameters
+            ``{"name": "tokens", "tokens": 2048, "dtype": "uint16"}``
+        save_index: keep the index that is made where there is none, beside the shards
+        trace: file for a trace of the pipeline, for Chrome or Perfetto
         transform: called with each batch; what it returns is what the stream gives
-        decode: fields to be decoded when they are looked at, such as
-            ``{"json": "json", "cls": "int", "txt": "text"}``
+        decode: how fields are decoded, such as
+            ``{"jpg": "image:rrc:224,flip,normalize", "cls": "int", "json": "json", "txt": "text"}``.
+            ``"int"``, ``"float"`` and ``"image:PLAN"`` become one array of the batch, made by threads;
+            ``"json"``, ``"text"``, ``"bytes"`` and functions are applied to each value when it is looked at
         endpoint: of an S3 store
         region: of an S3 store
         addressing: of an S3 store, ``path`` or ``virtual``
@@ -352,7 +360,9 @@ def stream(
         "bad": bad,
         "limit": limit,
         "drop_last": drop_last,
-        "format": format,
+        "format": json.dumps(dict(format)) if isinstance(format, Mapping) else format,
+        "save_index": save_index,
+        "trace": None if trace is None else os.fspath(trace),
         "endpoint": endpoint,
         "region": region,
         "addressing": addressing,

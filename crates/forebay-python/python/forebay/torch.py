@@ -71,9 +71,9 @@ class StreamLoader:
         self.stream: Stream = stream(url, **_ranks(options))
         # The batch on its way, and where the stream stood before it.
         self._next: tuple[Any, dict[str, Any]] | None = None
-        self._side = (
-            torch.cuda.Stream(self.device) if self.device is not None and self.device.type == "cuda" else None
-        )
+        self._side: Any = None
+        if self.device is not None and self.device.type == "cuda":
+            self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call, unused-ignore]
 
     def __len__(self) -> int:
         """Batches of one epoch, the same on every rank."""

@@ -1,13 +1,14 @@
 //! The keyword arguments of `forebay.stream`, and opening what they name.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use forebay_core::env::{self, EnvVar};
 use forebay_core::{ByteSize, Error, ErrorKind, Result, Seed};
 use forebay_data::Dataset;
-use forebay_data::dataset::{OpenOptions, Place};
-use forebay_data::loader::StreamSpec;
+use forebay_data::dataset::{OpenOptions, Place, Save};
+use forebay_data::loader::{Decode, StreamSpec};
 use forebay_data::manifest::FormatSpec;
 use forebay_data::order::{Last, OrderSpec};
 use forebay_store::cache::Mode;
@@ -25,7 +26,8 @@ pub(super) struct Options {
     url: String,
     base: PathBuf,
     spec: StreamSpec,
-    format: Option<String>,
+    format: Option<FormatSpec>,
+    save_index: bool,
     cache: Option<String>,
     choices: Choices,
 }
@@ -39,7 +41,8 @@ impl Options {
             url: url.to_owned(),
             base,
             spec: spec_of(given)?,
-            format: get(given, "format")?,
+            format: format_of(given)?,
+            save_index: get(given, "save_index")?.unwrap_or(false),
             cache: get(given, "cache")?,
             choices: Choices::of_store(
                 get(given, "endpoint")?,
@@ -62,8 +65,9 @@ impl Options {
             .with_cache(self.cache.as_deref(), Mode::Blocks, &location, &self.base)?;
         let store = cached(place.store, &choices, &context).await?;
         let options = OpenOptions {
-            format: self.format.as_deref().map(FormatSpec::new),
+            format: self.format,
             shards: place.shards,
+            save: if self.save_index { Save::IfAbsent } else { Save::No },
             ..OpenOptions::default()
         };
         Ok((Dataset::open(store, &context, &options).await?, self.spec))
@@ -83,9 +87,10 @@ fn spec_of(given: &Bound<'_, PyDict>) -> PyResult<StreamSpec> {
         world,
         block_bytes: size(given, "block_size")?.unwrap_or(defaults.order.block_bytes),
         window_bytes: size(given, "window")?.unwrap_or(defaults.order.window_bytes),
-        last: match get(given, "drop_last")?.unwrap_or(true) {
-            true => Last::Drop,
-            false => Last::Short,
+        last: if get(given, "drop_last")?.unwrap_or(true) {
+            Last::Drop
+        } else {
+            Last::Short
         },
         limit: get(given, "limit")?,
         ..defaults.order.clone()
@@ -97,9 +102,47 @@ fn spec_of(given: &Bound<'_, PyDict>) -> PyResult<StreamSpec> {
         fields: get(given, "fields")?,
         memory_bytes_max: size(given, "memory")?.unwrap_or(defaults.memory_bytes_max),
         threads: get(given, "threads")?.unwrap_or(defaults.threads),
+        decode: decode_of(given)?,
+        trace: get(given, "trace")?,
         bad: bad.map_or(Ok(defaults.bad), |bad| bad.parse()).map_err(raise)?,
         ..defaults
     })
+}
+
+/// Which fields the loader decodes, and how.
+fn decode_of(given: &Bound<'_, PyDict>) -> PyResult<Vec<(String, Decode)>> {
+    let fields: Vec<(String, String)> = get(given, "decode")?.unwrap_or_default();
+    let fields = fields.into_iter().map(|(field, how)| {
+        let how = how
+            .parse::<Decode>()
+            .map_err(|error| errors::raise(given.py(), &error))?;
+        Ok((field, how))
+    });
+    fields.collect()
+}
+
+/// A format by its name, or as the JSON of a name and parameters.
+fn format_of(given: &Bound<'_, PyDict>) -> PyResult<Option<FormatSpec>> {
+    let Some(text) = get::<String>(given, "format")? else {
+        return Ok(None);
+    };
+    if !text.starts_with('{') {
+        return Ok(Some(FormatSpec::new(text)));
+    }
+    let parsed: serde_json::Result<BTreeMap<String, serde_json::Value>> = serde_json::from_str(&text);
+    let mut params = parsed.unwrap_or_default();
+    let name = params.remove("name");
+    let Some(name) = name.as_ref().and_then(|name| name.as_str()) else {
+        let message = "a format with parameters has a name among them";
+        let error = Error::new(ErrorKind::InvalidInput, "stream", message).with_field("format");
+        return Err(errors::raise(given.py(), &error));
+    };
+    let spec = FormatSpec::new(name);
+    Ok(Some(
+        params
+            .into_iter()
+            .fold(spec, |spec, (name, value)| spec.with(&name, value)),
+    ))
 }
 
 /// An argument; None counts as not given.

@@ -218,8 +218,10 @@ impl Report {
     fn waiting(&self) -> String {
         let blame = self.stalls.blame;
         let mut stages = [
-            ("reading", blame.read_s),
-            ("checking", blame.check_s),
+            ("the store", blame.store_s),
+            ("the cache", blame.cache_s),
+            ("the disk", blame.disk_s),
+            ("parsing", blame.parse_s),
             ("queueing", blame.queue_s),
             ("collating", blame.collate_s),
             ("handing over", blame.hand_over_s),

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_core::Ledger;
+use forebay_core::{DataPath, Ledger, Scheme};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::block::Block;
+use crate::dataset::Dataset;
 use crate::order::Selection;
 
 /// A block in memory, with the memory it was promised.
@@ -45,9 +46,41 @@ pub(super) struct Bad {
     pub(super) reason: Arc<str>,
 }
 
+/// Where the bytes of a block came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::loader) enum Origin {
+    /// A file system of this machine.
+    #[default]
+    Disk,
+    /// A remote store.
+    Store,
+    /// What the local cache keeps of a remote store.
+    Cache,
+}
+
+impl Origin {
+    pub(super) fn of(dataset: &Dataset, ledger: &Ledger) -> Self {
+        let is_remote = !matches!(dataset.store().location().scheme(), Scheme::File | Scheme::Mem);
+        match (is_remote, ledger.path(DataPath::Http).bytes) {
+            (false, _) => Self::Disk,
+            (true, 0) => Self::Cache,
+            (true, _) => Self::Store,
+        }
+    }
+
+    pub(in crate::loader) fn name(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Store => "store",
+            Self::Cache => "cache",
+        }
+    }
+}
+
 /// When a block passed which station.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::loader) struct Times {
+    pub(in crate::loader) origin: Origin,
     pub(in crate::loader) asked: Duration,
     pub(in crate::loader) arrived: Duration,
     pub(in crate::loader) checked: Duration,
@@ -65,6 +98,11 @@ impl Loaded {
     pub(in crate::loader) fn key(&self, sample: u32) -> Option<&str> {
         let (block, sample) = self.find(sample)?;
         block.key(sample)
+    }
+
+    /// Number in its shard of the first sample.
+    pub(in crate::loader) fn first(&self) -> u64 {
+        self.index(0)
     }
 
     /// Number of a sample in its shard.
