@@ -1,9 +1,10 @@
 """Side-by-side benchmarks: `python bench/run.py SUITE [--runs 5] [--json FILE]`; `setup` makes what they
 need.
 
-Suites: disk, get, put, cache, small, memory, images, or `all`. Tables go to stdout as Markdown, progress to
-stderr, every single round into the JSON file. Servers listen on loopback only; data lies on tmpfs unless
-the disk is the subject. See docs/benchmarks.md for the method.
+Suites: disk, get, put, cache, small, memory, images, stream, tokens, stores-stream, pack, or `all`.
+Tables go to stdout as Markdown, progress to stderr, every single round into the JSON file. Servers listen
+on loopback only; data lies on tmpfs unless the disk is the subject. See docs/benchmarks.md for the
+method.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from harness import machine, tools
 from harness.rounds import talk
 
 SUITES = ["disk", "get", "put", "cache", "small", "memory", "images"]
+SUITES += ["stream", "tokens", "stores-stream", "pack"]
 TMPFS = Path("/dev/shm")
 
 
@@ -33,11 +35,13 @@ def main():
         tools.ensure_venv()
         tools.ensure_programs()
     suites = SUITES if options.suite == "all" else [options.suite]
-    report = {"machine": machine.facts(), "versions": machine.versions(), "suites": {}}
+    report = {"machine": machine.facts(), "versions": {}, "suites": {}}
     failed = False
     for suite in suites:
         report["suites"][suite], suite_failed = run_suite(suite, options)
         failed |= suite_failed
+        # Suites make environments of their own.
+        report["versions"] = machine.versions()
         if options.json:
             options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 1 if failed else 0
@@ -47,7 +51,7 @@ def run_suite(suite, options):
     """One suite, its tables printed; the second value tells whether Forebay itself failed in it."""
     load_before = machine.load()
     talk(f"suite {suite}, load {load_before}")
-    module = importlib.import_module(f"suites.{suite}")
+    module = importlib.import_module(f"suites.{suite.replace('-', '_')}")
     with tempfile.TemporaryDirectory(prefix="forebay-bench-", dir=TMPFS) as tmpfs:
         results = module.run(options, Path(tmpfs))
     load_after = machine.load()

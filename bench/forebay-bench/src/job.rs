@@ -76,6 +76,11 @@ impl Meter {
         }
     }
 
+    /// Seconds since the start.
+    pub(crate) fn elapsed_s(&self) -> f64 {
+        (SystemClock.now() - self.began).as_secs_f64()
+    }
+
     /// Stop the clocks.
     pub(crate) fn done(mut self, bytes: u64) -> Done {
         self.spent = Some((SystemClock.now() - self.began, cpu_time() - self.cpu_began));

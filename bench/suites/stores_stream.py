@@ -1,0 +1,122 @@
+"""The first epoch from a store, and the second from the cache: 20,000 images as in the suite `stream`,
+tar shards of 256 MiB with their manifest, on the plain server and on SeaweedFS, their data on tmpfs.
+
+A first epoch is held against plain GETs of the same shards, which is what `forebay bench store` measures;
+a second one, from a cache on the disk, against the same data set in a folder of that disk.
+"""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from clients.make_samples import images_bytes
+from harness import servers, tools
+from harness.contender import Worker
+from harness.fresh import check
+from harness.jobs import IN_FLIGHT, MIB, RANGE_BYTES, chosen
+from harness.loaders import BATCH, Loaders, Sets
+from harness.rounds import race
+
+SAMPLES = 20_000
+SHARD_BYTES = 256 * MIB
+SHARDS_MIN = 8
+OBJECT_BYTES = 64 * MIB
+"""Of `forebay bench store`: longer shards are read in pieces of that size."""
+
+PLAIN = "Forebay, GET alone"
+LOCAL = "Forebay, Rust, local folder"
+
+
+class Stream(Worker):
+    """Lives for the whole suite, so that its cache is filled once."""
+
+    def __init__(self, name, argv, sets, **more):
+        super().__init__(name, argv, **more)
+        self.sets = sets
+
+    def measure(self):
+        sample = super().measure()
+        check(sample, self.sets.count, self.sets.payload_bytes)
+        return sample
+
+
+def run(options, tmpfs):
+    count = max(1000, int(SAMPLES * options.scale))
+    payload_bytes = images_bytes(count)
+    options.dir.mkdir(parents=True, exist_ok=True)
+    results = []
+    with tempfile.TemporaryDirectory(prefix="stores-", dir=options.dir) as folder:
+        sets = Sets("images", folder, count, payload_bytes, min(SHARD_BYTES, payload_bytes // SHARDS_MIN))
+        local = sets.index("tar")
+        served = tmpfs / "data"
+        shutil.copytree(local, served)
+        with servers.sendfile(tmpfs, served) as server:
+            results += measure(options, server, sets, served, Path(folder))
+        with servers.seaweedfs(tmpfs) as server:
+            servers.tool(server, "seed", *sorted(served.iterdir()))
+            results += measure(options, server, sets, served, Path(folder))
+    return results
+
+
+def measure(options, server, sets, served, disk):
+    first = race(chosen(first_epoch(server, sets, served, disk), options), options.runs)
+    second = race(chosen(second_epoch(server, sets, disk), options), options.runs)
+    title = f"{sets.count} images, shuffled"
+    return [
+        Against(f"{title}: first epoch from {server.name}", first, PLAIN, "of GET alone"),
+        Against(f"{title}: second epoch, cached from {server.name}", second, LOCAL, "of local"),
+    ]
+
+
+def first_epoch(server, sets, served, disk):
+    get = {
+        "keys": sorted(path.name for path in served.glob("*.tar")),
+        "object_bytes": OBJECT_BYTES,
+        "range_bytes": RANGE_BYTES,
+        "in_flight": IN_FLIGHT,
+        "expect": str(served),
+    }
+    note = "whole shards, as `forebay bench store` reads; every byte checked"
+    listed = [Worker(PLAIN, [tools.FOREBAY_BENCH, "get", json.dumps(get)], note, env=server.env)]
+    url = f"s3://{servers.BUCKET}/"
+    listed += stream(server, sets, "Forebay, Rust", url)
+    listed += stream(server, sets, "Forebay, Python", url)
+    filling = {"cache": str(disk / "cache-filling"), "fill": 1}
+    listed += stream(server, sets, "Forebay, Rust, filling a cache", url, **filling)
+    return listed
+
+
+def second_epoch(server, sets, disk):
+    url = f"s3://{servers.BUCKET}/"
+    # A cache of its own for each: two that fill one at the same time would help each other.
+    name = server.name.replace(" ", "-")
+    listed = stream(server, sets, LOCAL, f"file://{sets.get('tar')}/")
+    listed += stream(server, sets, "Forebay, Rust, cache", url, cache=str(disk / f"cache-rust-{name}"))
+    listed += stream(server, sets, "Forebay, Python, local folder", f"file://{sets.get('tar')}/")
+    listed += stream(server, sets, "Forebay, Python, cache", url, cache=str(disk / f"cache-python-{name}"))
+    return listed
+
+
+def stream(server, sets, name, url, **more):
+    """A contender as a list; an empty one where no Python has Forebay."""
+    if "Python" not in name:
+        argv = [tools.FOREBAY_BENCH, "stream", json.dumps({"url": url, "batch_size": BATCH, **more})]
+        return [Stream(name, argv, sets, env=server.env)]
+    python = tools.forebay_python()
+    if python is None:
+        return []
+    argv = [python, "-m", "clients.drain", "stream_forebay", sets.kind]
+    argv.append(json.dumps({"url": url, "count": sets.count, **more}))
+    return [Stream(name, argv, sets, env=server.env, cwd=tools.BENCH)]
+
+
+class Against(Loaders):
+    """Loaders against one row of their table."""
+
+    def __init__(self, title, rows, reference, head):
+        found = next((row for row in rows if row.name == reference and row.samples), None)
+        super().__init__(title, rows, found, head)
+
+    def heads(self):
+        return [(self.reference_name, self.reference)]

@@ -1,0 +1,71 @@
+"""Images from a cold local disk: 20,000 samples of about 98 KB that do not compress and a JSON label,
+shuffled, in batches of 256; tar shards of 256 MiB, and for every peer the format it is best with.
+
+Every round of every contender is a new process on files that are not in memory; importing is not
+measured, opening is. The limit is fio on the tar shards. The peers have environments of their own
+(`requirements-stream.txt`, `requirements-tf.txt`), made on the first run.
+"""
+
+import tempfile
+
+from clients.make_samples import images_bytes
+from harness.jobs import MIB
+from harness.loaders import (
+    LIMIT,
+    Loaders,
+    Named,
+    Peer,
+    Sets,
+    forebay_python,
+    forebay_rust,
+    limit,
+    made,
+    peer,
+)
+from harness.rounds import race
+
+SAMPLES = 20_000
+SHARD_BYTES = 256 * MIB
+SHARDS_MIN = 8
+"""A smoke test has smaller shards instead of fewer: loaders deal them out to their workers."""
+
+# Each with the best of 0, 1, 2 and 4 workers (SPDL and Grain: also 8 and 16 threads) on two cores. Worker
+# processes cost two to four times the CPU time of none, and only mosaicml-streaming, which opens its file
+# anew for every sample, gains from them. Threads that wait for the disk help SPDL, pyarrow, Grain, tf.data.
+PEERS = [
+    Peer("SPDL, tar", "spdl_tar", "tar", 2, "iter_tarfile; 2 threads; pool of 1,000"),
+    Peer("SPDL, files", "spdl_files", "files", 4, "4 threads; shuffled over all"),
+    Peer("pyarrow, Parquet", "pyarrow", "parquet", 2, "2 threads ahead; row groups and pool of 1,000"),
+    Peer("LitData", "litdata", "litdata", 0, "no workers; shuffled by chunks"),
+    Peer("torch DataLoader, files", "torch_files", "files", 0, "no workers; shuffled over all"),
+    Peer("Grain, ArrayRecord", "grain", "arrayrecord", 2, "2 threads; shuffled over all"),
+    Peer("tf.data, TFRecord", "tfdata", "tfrecord", 4, "4 files at a time; pool of 1,000", "tf"),
+    Peer("webdataset", "webdataset", "tar", 0, "no workers; pool of 1,000"),
+    Peer("mosaicml-streaming, MDS", "mosaic", "mds", 4, "4 workers; py1e"),
+]
+
+
+def run(options, _tmpfs):
+    count = max(1000, int(SAMPLES * options.scale))
+    payload_bytes = images_bytes(count)
+    options.dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="stream-", dir=options.dir) as folder:
+        sets = Sets("images", folder, count, payload_bytes, min(SHARD_BYTES, payload_bytes // SHARDS_MIN))
+        rows = race(made(listed(sets), options), options.runs)
+    return [Loaders(f"{count} images from a cold disk, shuffled", rows)]
+
+
+def listed(sets):
+    own = [
+        ("Forebay, Rust, tar", forebay_rust, "tar"),
+        ("Forebay, Python, tar", forebay_python, "tar"),
+        ("Forebay, Rust, MDS", forebay_rust, "mds"),
+        ("Forebay, Rust, Parquet", forebay_rust, "parquet"),
+        ("Forebay, Rust, TFRecord", forebay_rust, "tfrecord"),
+        ("Forebay, Rust, files", forebay_rust, "files"),
+    ]
+    entries = [Named(LIMIT, lambda: limit(sets.get("tar")))]
+    for name, how, form in own:
+        entries.append(Named(name, lambda name=name, how=how, form=form: how(sets, name, form, True)))
+    entries += [Named(one.name, lambda one=one: peer(sets, one, True)) for one in PEERS]
+    return entries
