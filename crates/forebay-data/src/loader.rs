@@ -174,23 +174,16 @@ impl Loader {
         let fields = wanted(&dataset, spec)?;
         let batch_bytes = batch_bytes(&dataset, &fields, spec.order.batch_size);
         let ready_max = ((spec.ready_bytes_max / batch_bytes.max(1)) as usize).clamp(READY_MIN, READY_MAX);
-        let pool = |bytes_max, pin| {
-            BufPool::new(&PoolConfig {
-                bytes_max,
-                pin,
-                ..PoolConfig::default()
-            })
-        };
         let blocks = pool(spec.memory_bytes_max, None)?;
         // Those that are ready, one more in the consumer's hands, and room to fit them side by side.
         let batches = pool(
             (ready_max as u64 + 2) * (batch_bytes + batch_bytes / 4),
             spec.pin.clone(),
         )?;
-        let tracer = match &spec.trace {
-            Some(path) => Some(Tracer::create(path, spec.order.rank)?),
-            None => None,
-        };
+        let tracer = spec.trace.as_deref();
+        let tracer = tracer
+            .map(|path| Tracer::create(path, spec.order.rank))
+            .transpose()?;
         let cpu = Cpu::new(spec.threads);
         let room = Arc::new(Room::new(spec.memory_bytes_max));
         let totals = Arc::new(Totals::new(tracer));
@@ -212,19 +205,10 @@ impl Loader {
             fed,
             epochs_end,
         };
-        let quarantine = match &spec.bad {
-            BadPolicy::Quarantine { max, folder } => Some(Arc::new(Quarantine::new(
-                folder,
-                *max,
-                spec.order.rank,
-                &dataset,
-            )?)),
-            _ => None,
-        };
         let assembler = Assembler::new(
             order,
             fields,
-            quarantine,
+            Quarantine::of(spec, &dataset)?,
             batches,
             cpu,
             Arc::clone(&clock),
@@ -314,6 +298,14 @@ impl Loader {
     pub fn report(&self) -> Report {
         self.totals.report(self.room.grown_bytes())
     }
+}
+
+fn pool(bytes_max: u64, pin: Option<Arc<dyn PinHook>>) -> Result<BufPool> {
+    BufPool::new(&PoolConfig {
+        bytes_max,
+        pin,
+        ..PoolConfig::default()
+    })
 }
 
 /// The fields that are wanted, and what becomes of them.

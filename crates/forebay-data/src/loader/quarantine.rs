@@ -7,12 +7,14 @@ use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{Error, Result};
 use serde::Serialize;
 
+use super::StreamSpec;
 use super::collate::BadSample;
+use super::totals::BadPolicy;
 use crate::dataset::Dataset;
 
 /// Bytes of a shard's name that the names of its samples begin with.
@@ -40,19 +42,23 @@ struct Line<'a> {
 }
 
 impl Quarantine {
-    pub(super) fn new(folder: &Path, max: u64, rank: u32, dataset: &Dataset) -> Result<Self> {
+    /// Where the policy asks for one.
+    pub(super) fn of(spec: &StreamSpec, dataset: &Dataset) -> Result<Option<Arc<Self>>> {
+        let BadPolicy::Quarantine { max, folder } = &spec.bad else {
+            return Ok(None);
+        };
         fs::create_dir_all(folder).map_err(|error| failed(error, folder))?;
-        Ok(Self {
-            folder: folder.to_owned(),
-            rank,
+        Ok(Some(Arc::new(Self {
+            folder: folder.clone(),
+            rank: spec.order.rank,
             shards: dataset
                 .shards()
                 .iter()
                 .map(|shard| shard.key.to_string())
                 .collect(),
-            max,
+            max: *max,
             kept: Mutex::default(),
-        })
+        })))
     }
 
     /// Keep a sample with the bytes of its fields.
