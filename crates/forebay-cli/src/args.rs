@@ -254,9 +254,12 @@ pub(crate) struct StreamArgs {
     /// Threads that check and collate; one per core, at most 16, unless given
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) threads: Option<u32>,
-    /// Only this field; may be given several times
-    #[arg(long, value_name = "NAME")]
-    pub(crate) field: Vec<String>,
+    /// Only these fields: names with commas between them
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) fields: Vec<String>,
+    /// Only samples of which this is true, such as "label = 3 and json.width >= 224"; see the page about Parquet for the language
+    #[arg(long, value_name = "EXPRESSION")]
+    pub(crate) filter: Option<String>,
     /// Leave samples out that do not fill the last batch, instead of a short one
     #[arg(long)]
     pub(crate) drop_last: bool,

@@ -45,7 +45,6 @@ use select::Selected;
 use crate::format::{Format, GroupDecoder};
 use crate::kept::Kept;
 use crate::manifest::{FormatSpec, MANIFEST_NAME, Manifest, Shard};
-use crate::order::Selection;
 use crate::schema::Schema;
 use crate::source::ShardSource;
 use crate::table::Table;
@@ -344,12 +343,6 @@ impl Dataset {
             .filter(is_touched)
             .map(|(shard, _)| shard.key.clone())
             .collect()
-    }
-
-    /// Which samples of a shard are kept; `None` for all.
-    pub(crate) fn selection(&self, shard: usize) -> Option<Arc<Selection>> {
-        let selected = self.1.as_ref()?;
-        selected.shards.get(shard).cloned()
     }
 
     /// Where the samples of a shard lie.

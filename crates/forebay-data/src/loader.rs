@@ -22,6 +22,7 @@ mod feed;
 mod policy;
 mod quarantine;
 mod read;
+mod select;
 mod stalls;
 mod task;
 #[cfg(test)]
@@ -137,7 +138,14 @@ pub fn order_of(dataset: &Dataset, spec: OrderSpec) -> Result<Order> {
     let sizes = dataset.shards().iter().map(size_of).collect();
     let identity = dataset.manifest().fingerprint();
     let identity = identity.first_chunk().copied().map_or(0, u64::from_le_bytes);
-    Order::new(Shards::new(sizes)?.with_identity(identity), spec)
+    let shards = Shards::new(sizes)?.with_identity(identity);
+    let selections: Option<Vec<_>> = (0..dataset.shards().len())
+        .map(|shard| dataset.selection(shard))
+        .collect();
+    match selections.filter(|selections| !selections.is_empty()) {
+        Some(selections) => Order::new(shards.select(&selections)?, spec),
+        None => Order::new(shards, spec),
+    }
 }
 
 fn size_of(shard: &Shard) -> ShardSize {

@@ -108,6 +108,8 @@ pub struct Shards {
     sizes: Arc<[ShardSize]>,
     samples: u64,
     fingerprint: Seed,
+    /// What a part of the samples is known by, where it is one.
+    selection: Option<u64>,
 }
 
 impl Shards {
@@ -154,6 +156,25 @@ impl Shards {
             sizes: sizes.into(),
             samples,
             fingerprint,
+            selection: None,
+        })
+    }
+
+    /// The shards with nothing but the samples that are kept, one selection for each.
+    pub fn select<S: AsRef<Selection>>(self, selections: &[S]) -> Result<Self> {
+        if selections.len() != self.sizes.len() {
+            return Err(invalid("there must be one selection for each shard"));
+        }
+        let pairs = self.sizes.iter().zip(selections);
+        let sizes = pairs.map(|(size, selection)| selection.as_ref().size(size));
+        let selected = Self::new(sizes.collect::<Result<_>>()?)?;
+        let prints = selections
+            .iter()
+            .map(|selection| selection.as_ref().fingerprint());
+        Ok(Self {
+            fingerprint: self.fingerprint,
+            selection: Some(prints.fold(Seed(4), Seed::derive).0),
+            ..selected
         })
     }
 
@@ -174,9 +195,14 @@ impl Shards {
         &self.sizes
     }
 
-    /// A number that another data set does not have.
+    /// A number that another data set does not have; a part of one has it too.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint.0
+    }
+
+    /// A number that another part of the data set does not have, where it is a part.
+    pub fn selection(&self) -> Option<u64> {
+        self.selection
     }
 }
 

@@ -3,6 +3,8 @@
 #[path = "parquet/common.rs"]
 #[expect(dead_code, reason = "shared with the tests of Parquet")]
 mod common;
+#[path = "row_stream/filtered.rs"]
+mod filtered;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! `forebay stream`: drain a data set as a training run would, and tell how fast it came and what it waited for.
 //!
 //! ```text
-//! URL -> Place -> cache, where one is set -> Dataset (its index is read, or made) -> Loader -> batches, counted and dropped
+//! URL -> Place -> cache, where one is set -> Dataset (its index is read, or made; filtered) -> Loader -> batches, counted and dropped
 //!                                                                              |
 //!                                             report.rs: the table or --json <-+-> state.rs: where the run stands, for --resume
 //! ```
@@ -18,6 +18,7 @@ use std::time::Duration;
 use forebay_core::{Clock, Error, ErrorKind, Result, Seed, SystemClock};
 use forebay_data::Dataset;
 use forebay_data::dataset::{OpenOptions, Place, Progress, Save};
+use forebay_data::filter::Filter;
 use forebay_data::loader::{Batch, Decode, Loader, StreamSpec};
 use forebay_data::order::{Last, OrderSpec};
 use forebay_store::Context;
@@ -47,6 +48,7 @@ enum End {
 /// Stream.
 pub(super) async fn run(args: &StreamArgs, app: &App) -> Printed<Exit> {
     let spec = spec_of(args)?;
+    let filter = args.filter.as_deref().map(Filter::parse).transpose()?;
     let context = app.context()?;
     let resumed = match &args.resume {
         Some(text) => Some(app.unless_cancelled(state::load(text, &context)).await?),
@@ -54,7 +56,13 @@ pub(super) async fn run(args: &StreamArgs, app: &App) -> Printed<Exit> {
     };
     let bar = Bar::new(app.printer(), "opening", Some(0));
     let begun = SystemClock.now();
-    let opened = app.unless_cancelled(open(args, &context, app, &bar)).await;
+    let opened = app
+        .unless_cancelled(async {
+            let (dataset, source) = open(args, &context, app, &bar).await?;
+            let dataset = filtered(dataset, filter.as_ref(), &spec, &bar).await?;
+            Ok::<_, Error>((dataset, source))
+        })
+        .await;
     let (dataset, source) = opened.inspect_err(|_| bar.finish())?;
     let open_time = SystemClock.now().saturating_sub(begun);
     let meter = Meter::start();
@@ -111,7 +119,7 @@ fn spec_of(args: &StreamArgs) -> Result<StreamSpec> {
     Ok(StreamSpec {
         order,
         epochs: Some(args.epochs),
-        fields: (!args.field.is_empty()).then(|| args.field.clone()),
+        fields: (!args.fields.is_empty()).then(|| args.fields.clone()),
         memory_bytes_max: args.memory.0,
         threads: args.threads.map_or(defaults.threads, |threads| threads as usize),
         bad: args.bad.parse()?,
@@ -151,7 +159,7 @@ async fn open(args: &StreamArgs, context: &Context, app: &App, bar: &Bar) -> Res
         format: args.format.spec()?,
         shards: place.shards,
         save: if args.save_index { Save::IfAbsent } else { Save::No },
-        progress: Arc::new(IndexBar(bar.clone())),
+        progress: Arc::new(StageBar(bar.clone(), "indexing")),
         ..OpenOptions::default()
     };
     let dataset = Dataset::open(source.store(), context, &options).await?;
@@ -166,13 +174,35 @@ async fn open(args: &StreamArgs, context: &Context, app: &App, bar: &Bar) -> Res
     Ok((dataset, source))
 }
 
-/// How far making an index is.
-#[derive(Debug)]
-struct IndexBar(Bar);
+/// The part of the data set that was asked for.
+async fn filtered(
+    dataset: Dataset,
+    filter: Option<&Filter>,
+    spec: &StreamSpec,
+    bar: &Bar,
+) -> Result<Dataset> {
+    let Some(filter) = filter else {
+        return Ok(dataset);
+    };
+    let progress: Arc<dyn Progress> = Arc::new(StageBar(bar.clone(), "filtering"));
+    let kept = dataset.keep(filter, spec.threads, &progress).await?;
+    bar.suspend(|printer| {
+        printer.say(format_args!(
+            "the filter keeps {} of {} samples",
+            kept.samples_kept(),
+            kept.samples()
+        ));
+    });
+    Ok(kept)
+}
 
-impl Progress for IndexBar {
+/// How far making an index, or filtering, is.
+#[derive(Debug)]
+struct StageBar(Bar, &'static str);
+
+impl Progress for StageBar {
     fn planned(&self, _shards: u64, bytes: u64) {
-        self.0.stage("indexing", bytes);
+        self.0.stage(self.1, bytes);
     }
 
     fn moved(&self, bytes: u64) {
@@ -197,7 +227,7 @@ impl EpochBar {
         let samples = spec
             .order
             .limit
-            .map_or(dataset.samples(), |limit| limit.min(dataset.samples()));
+            .map_or(dataset.samples_kept(), |limit| limit.min(dataset.samples_kept()));
         Self {
             bar,
             sample_bytes,

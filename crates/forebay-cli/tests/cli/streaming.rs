@@ -169,13 +169,13 @@ fn what_does_not_fit_is_told_with_advice() {
         .exits(2)
         .says(&["64 lanes cannot be shared by 3 ranks", "hint: ", "63 or 66"]);
     sandbox
-        .run(["stream", "data", "--field", "jpg"])
+        .run(["stream", "data", "--fields", "jpg"])
         .exits(2)
         .says(&["no field 'jpg'", "hint: there are: bin, cls"]);
     sandbox
         .run(["stream", "data", "--bad", "ignore"])
         .exits(2)
-        .says(&["hint: write stop, replace"]);
+        .says(&["hint: write stop, skip"]);
     sandbox.run(["stream", "nothing"]).exits(2).says(&["nothing"]);
     sandbox
         .run(["stream", "data", "--resume", "{\"version\":1}"])
@@ -312,4 +312,41 @@ fn ctrl_c_tells_what_was_done_and_saves_the_position() {
         saved["samples"].as_u64().unwrap(),
     );
     assert_eq!(report["samples"], 200 * epoch + samples);
+}
+
+#[test]
+fn a_filter_keeps_some_samples_and_belongs_to_the_position() {
+    let sandbox = with_data();
+    let first = ["stream", "data", "--json", "--keys", "--batch-size", "3"];
+    let args = |more: &[&'static str]| [&first[..], more].concat();
+    let (kept, report) = read(&sandbox.run(args(&["--filter", "cls = 7 or cls >= 39"])).exits(0));
+    let wanted = (0..SHARDS).flat_map(|shard| [7, 39].map(|index| format!("{shard:02}-{index:05}")));
+    assert_eq!(kept, wanted.collect::<Vec<_>>());
+    assert_eq!(
+        (&report["kept_samples"], &report["dataset_samples"]),
+        (&10.into(), &200.into())
+    );
+    let some = ["--filter", "cls = 7", "--limit", "2", "--fields", "cls,bin"];
+    let (kept, report) = read(&sandbox.run(args(&some)).exits(0));
+    assert_eq!((kept.len(), &report["samples"]), (2, &2.into()));
+    let begun = [
+        "--filter",
+        "cls = 7",
+        "--batches",
+        "1",
+        "--state-out",
+        "state.json",
+    ];
+    sandbox.run(args(&begun)).exits(0);
+    let rest = ["--filter", "cls = 7", "--resume", "state.json"];
+    let (kept, _) = read(&sandbox.run(args(&rest)).exits(0));
+    assert_eq!(kept, ["03-00007", "04-00007"]);
+    sandbox
+        .run(args(&["--filter", "cls = 8", "--resume", "state.json"]))
+        .exits(1)
+        .says(&["filter keeps other samples"]);
+    sandbox
+        .run(args(&["--filter", "cls ="]))
+        .exits(2)
+        .says(&["filter"]);
 }

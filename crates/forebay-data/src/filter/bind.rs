@@ -39,17 +39,19 @@ impl Outline<'_> {
 }
 
 /// A column and how to read its values.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Column {
     index: usize,
     reader: Reader,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Reader {
     Number(Dtype),
     NumberText,
     Bytes,
+    /// A member of JSON, by the names of the objects on the way.
+    Json(Vec<String>),
     /// Cannot be compared, only asked for null.
     Opaque,
 }
@@ -109,19 +111,19 @@ fn bind(expr: &Expr<String>, fields: &[Field]) -> Result<Expr<Column, Constant>>
         Expr::Compare { column, op, literal } => {
             let (field, column) = find(column, fields)?;
             Expr::Compare {
-                column,
                 op: *op,
-                literal: constant(field, column.reader, literal)?,
+                literal: constant(field, &column.reader, literal)?,
+                column,
             }
         }
         Expr::In { column, literals } => {
             let (field, column) = find(column, fields)?;
             let literals = literals.iter();
             Expr::In {
-                column,
                 literals: literals
-                    .map(|literal| constant(field, column.reader, literal))
+                    .map(|literal| constant(field, &column.reader, literal))
                     .collect::<Result<_>>()?,
+                column,
             }
         }
         Expr::IsNull(column) => Expr::IsNull(find(column, fields)?.1),
@@ -134,6 +136,9 @@ fn bind(expr: &Expr<String>, fields: &[Field]) -> Result<Expr<Column, Constant>>
 fn find<'f>(name: &str, fields: &'f [Field]) -> Result<(&'f Field, Column)> {
     let found = fields.iter().enumerate().find(|(_, field)| field.name == name);
     let Some((index, field)) = found else {
+        if let Some(found) = find_member(name, fields) {
+            return Ok(found);
+        }
         let known: Vec<&str> = fields.iter().take(20).map(|field| field.name.as_str()).collect();
         let message = format!("there is no column '{}'", name.escape_debug());
         return Err(invalid(message).with_hint(format!("there are: {}", known.join(", ").escape_debug())));
@@ -147,27 +152,45 @@ fn find<'f>(name: &str, fields: &'f [Field]) -> Result<(&'f Field, Column)> {
     Ok((field, Column { index, reader }))
 }
 
-fn constant(field: &Field, reader: Reader, literal: &Literal) -> Result<Constant> {
+/// A member of a field of JSON: `json.size.width` in field `json`, where no field has that name.
+fn find_member<'f>(name: &str, fields: &'f [Field]) -> Option<(&'f Field, Column)> {
+    let dots = name.match_indices('.').map(|(at, _)| at).rev();
+    dots.into_iter().find_map(|at| {
+        let (field_name, path) = (name.get(..at)?, name.get(at + 1..)?);
+        let is_json = |field: &Field| field.name == field_name && field.kind == Kind::Json;
+        let index = fields.iter().position(is_json)?;
+        let reader = Reader::Json(path.split('.').map(str::to_owned).collect());
+        Some((fields.get(index)?, Column { index, reader }))
+    })
+}
+
+fn constant(field: &Field, reader: &Reader, literal: &Literal) -> Result<Constant> {
     match (reader, literal) {
-        (Reader::Number(Dtype::Bool), Literal::Bool(value)) => Ok(Constant::Number(Value::Bool(*value))),
+        (Reader::Json(_) | Reader::Number(Dtype::Bool), Literal::Bool(value)) => {
+            Ok(Constant::Number(Value::Bool(*value)))
+        }
         // As every database does: 0.1 means the float32 that is nearest to it.
         (Reader::Number(Dtype::Float32), Literal::Float(value)) => {
             Ok(Constant::Number(Value::Float((*value as f32).into())))
         }
-        (Reader::Number(dtype), Literal::Int(value)) if dtype != Dtype::Bool => {
+        (Reader::Number(dtype), Literal::Int(value)) if *dtype != Dtype::Bool => {
             Ok(Constant::Number(Value::Int(*value)))
         }
-        (Reader::Number(dtype), Literal::Float(value)) if dtype != Dtype::Bool => {
+        (Reader::Number(dtype), Literal::Float(value)) if *dtype != Dtype::Bool => {
             Ok(Constant::Number(Value::Float(*value)))
         }
-        (Reader::NumberText, Literal::Int(value)) => Ok(Constant::Number(Value::Int(*value))),
-        (Reader::NumberText, Literal::Float(value)) => Ok(Constant::Number(Value::Float(*value))),
-        (Reader::Bytes, Literal::Text(text)) => Ok(Constant::Text(text.clone())),
+        (Reader::Json(_) | Reader::NumberText, Literal::Int(value)) => {
+            Ok(Constant::Number(Value::Int(*value)))
+        }
+        (Reader::Json(_) | Reader::NumberText, Literal::Float(value)) => {
+            Ok(Constant::Number(Value::Float(*value)))
+        }
+        (Reader::Json(_) | Reader::Bytes, Literal::Text(text)) => Ok(Constant::Text(text.clone())),
         _ => Err(mismatch(field, reader, literal)),
     }
 }
 
-fn mismatch(field: &Field, reader: Reader, literal: &Literal) -> Error {
+fn mismatch(field: &Field, reader: &Reader, literal: &Literal) -> Error {
     let literal = match literal {
         Literal::Int(_) | Literal::Float(_) => "a number",
         Literal::Bool(_) => "a truth value",
@@ -176,7 +199,7 @@ fn mismatch(field: &Field, reader: Reader, literal: &Literal) -> Error {
     let hint = match reader {
         Reader::Number(Dtype::Bool) => "write true or false",
         Reader::Number(_) | Reader::NumberText => "write a number without quotes",
-        Reader::Bytes => "write text in single quotes",
+        Reader::Bytes | Reader::Json(_) => "write text in single quotes",
         Reader::Opaque => "only `is null` and `is not null` work with it",
     };
     let name = field.name.escape_debug();
@@ -185,13 +208,24 @@ fn mismatch(field: &Field, reader: Reader, literal: &Literal) -> Error {
 
 fn truth<'a>(expr: &Expr<Column, Constant>, value: &dyn Fn(usize) -> Option<&'a [u8]>) -> Option<bool> {
     match expr {
-        Expr::Compare { column, op, literal } => Some(holds(*op, column.read(value)?.order(literal.value()))),
-        Expr::In { column, literals } => {
-            let value = column.read(value)?;
-            let mut literals = literals.iter();
-            Some(literals.any(|literal| value.order(literal.value()) == Some(Ordering::Equal)))
+        Expr::Compare { column, op, literal } => {
+            let read = column.read(value)?;
+            let order = read.value().order(literal.value());
+            // A member of JSON may be of another type in every row: then it is as if it were not there.
+            let is_told = order.is_some() || !matches!(column.reader, Reader::Json(_));
+            is_told.then(|| holds(*op, order))
         }
-        Expr::IsNull(column) => Some(value(column.index).is_none()),
+        Expr::In { column, literals } => {
+            let read = column.read(value)?;
+            let orders = literals.iter().map(|literal| read.value().order(literal.value()));
+            let is_told =
+                !matches!(column.reader, Reader::Json(_)) || orders.clone().any(|order| order.is_some());
+            is_told.then(|| orders.clone().any(|order| order == Some(Ordering::Equal)))
+        }
+        Expr::IsNull(column) => Some(match &column.reader {
+            Reader::Json(path) => value(column.index).is_none_or(|json| !has_member(json, path)),
+            _ => value(column.index).is_none(),
+        }),
         Expr::Not(inner) => truth(inner, value).map(|truth| !truth),
         Expr::All(inner) => settle(inner, value, false),
         Expr::Any(inner) => settle(inner, value, true),
@@ -215,27 +249,81 @@ fn settle<'a>(
     settled
 }
 
+/// A value that was read: from the bytes of its field, or made of them.
+enum Read<'a> {
+    Value(Value<'a>),
+    Text(String),
+}
+
+impl Read<'_> {
+    fn value(&self) -> Value<'_> {
+        match self {
+            Self::Value(value) => *value,
+            Self::Text(text) => Value::Bytes(text.as_bytes()),
+        }
+    }
+}
+
 impl Column {
-    fn read<'a>(self, value: &dyn Fn(usize) -> Option<&'a [u8]>) -> Option<Value<'a>> {
+    fn read<'a>(&self, value: &dyn Fn(usize) -> Option<&'a [u8]>) -> Option<Read<'a>> {
         let bytes = value(self.index)?;
-        match self.reader {
-            Reader::Number(dtype) => Value::read(dtype, bytes),
-            Reader::NumberText => Value::read_text(bytes),
-            Reader::Bytes => Some(Value::Bytes(bytes)),
+        match &self.reader {
+            Reader::Number(dtype) => Value::read(*dtype, bytes).map(Read::Value),
+            Reader::NumberText => Value::read_text(bytes).map(Read::Value),
+            Reader::Bytes => Some(Read::Value(Value::Bytes(bytes))),
+            Reader::Json(path) => member(bytes, path).and_then(scalar),
             Reader::Opaque => None,
         }
     }
 
+    /// What is known of its values. Of members of JSON nothing is, but that there are none where there is no JSON.
+    fn outline<'a>(&self, outline: &dyn Fn(usize) -> Outline<'a>) -> Outline<'a> {
+        let known = outline(self.index);
+        match &self.reader {
+            Reader::Json(_) => Outline {
+                may_have_values: known.may_have_values,
+                ..Outline::UNKNOWN
+            },
+            _ => known,
+        }
+    }
+
     /// NaN is outside of every minimum and maximum.
-    fn may_be_nan(self) -> bool {
-        match self.reader {
+    fn may_be_nan(&self) -> bool {
+        match &self.reader {
             Reader::Number(dtype) => matches!(
                 dtype,
                 Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32 | Dtype::Float64
             ),
             Reader::NumberText => true,
-            Reader::Bytes | Reader::Opaque => false,
+            Reader::Bytes | Reader::Json(_) | Reader::Opaque => false,
         }
+    }
+}
+
+/// The member of JSON that a path leads to; `None` where it is not there, or is no JSON.
+fn member(json: &[u8], path: &[String]) -> Option<serde_json::Value> {
+    let mut value: serde_json::Value = serde_json::from_slice(json).ok()?;
+    for name in path {
+        value = value.get_mut(name)?.take();
+    }
+    Some(value)
+}
+
+fn has_member(json: &[u8], path: &[String]) -> bool {
+    member(json, path).is_some_and(|value| !value.is_null())
+}
+
+fn scalar(value: serde_json::Value) -> Option<Read<'static>> {
+    match value {
+        serde_json::Value::Bool(value) => Some(Read::Value(Value::Bool(value))),
+        serde_json::Value::String(text) => Some(Read::Text(text)),
+        serde_json::Value::Number(number) => {
+            let int = number.as_i64().map(i128::from);
+            let int = int.or_else(|| number.as_u64().map(i128::from)).map(Value::Int);
+            int.or_else(|| number.as_f64().map(Value::Float)).map(Read::Value)
+        }
+        _ => None,
     }
 }
 
@@ -254,13 +342,13 @@ fn holds(op: Op, order: Option<Ordering>) -> bool {
 fn possible<'a>(expr: &Expr<Column, Constant>, outline: &dyn Fn(usize) -> Outline<'a>) -> Possible {
     match expr {
         Expr::Compare { column, op, literal } => {
-            possible_compare(*column, *op, literal.value(), &outline(column.index))
+            possible_compare(column, *op, literal.value(), &column.outline(outline))
         }
         Expr::In { column, literals } => {
-            let outline = outline(column.index);
+            let outline = column.outline(outline);
             let each = literals
                 .iter()
-                .map(|literal| possible_compare(*column, Op::Eq, literal.value(), &outline));
+                .map(|literal| possible_compare(column, Op::Eq, literal.value(), &outline));
             let none = Possible {
                 yes: false,
                 no: outline.may_have_values,
@@ -271,7 +359,7 @@ fn possible<'a>(expr: &Expr<Column, Constant>, outline: &dyn Fn(usize) -> Outlin
             })
         }
         Expr::IsNull(column) => {
-            let outline = outline(column.index);
+            let outline = column.outline(outline);
             Possible {
                 yes: outline.may_have_nulls,
                 no: outline.may_have_values,
@@ -298,7 +386,7 @@ fn possible<'a>(expr: &Expr<Column, Constant>, outline: &dyn Fn(usize) -> Outlin
     }
 }
 
-fn possible_compare(column: Column, op: Op, literal: Value<'_>, outline: &Outline<'_>) -> Possible {
+fn possible_compare(column: &Column, op: Op, literal: Value<'_>, outline: &Outline<'_>) -> Possible {
     if !outline.may_have_values {
         return Possible {
             yes: false,

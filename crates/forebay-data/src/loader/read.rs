@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use forebay_core::{Error, ErrorKind, Ledger, Result, Span};
 use forebay_io::{AlignedBuf, BufPool, Pages};
-use futures::TryStreamExt;
+use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::OwnedSemaphorePermit;
 
 pub(super) use loaded::{Loaded, Origin, Times};
@@ -34,6 +34,9 @@ use rows::groups_in;
 
 /// Kept samples that are not further apart are read together: a request costs more than these bytes.
 const GAP_BYTES_MAX: u64 = 128 << 10;
+
+/// Runs of one block that are asked for at once.
+const RUNS_AT_ONCE_MAX: usize = 8;
 
 /// Why a sample is bad whose bytes are not those that were indexed.
 const BAD_CHECKSUM: &str = "its bytes do not have the checksum of the manifest";
@@ -148,7 +151,7 @@ impl Reader {
     }
 
     /// For each field of the data set, where the shard has it.
-    fn columns(&self, table: &Table) -> Vec<Option<usize>> {
+    pub(super) fn columns(&self, table: &Table) -> Vec<Option<usize>> {
         let fields = self.dataset.schema().fields().iter();
         fields
             .map(|field| table.fields.iter().position(|own| own.name == field.name))
@@ -174,10 +177,18 @@ impl Reader {
             }
             return Ok((blocks, ledger));
         }
+        let mut reads = Vec::with_capacity(runs.len());
         for run in runs {
             let span = span_of(samples, &run)?.align_out(ALIGN).clamp_to(source.size());
-            let buf = self.memory(span.len() as usize)?;
-            let (bytes, ledger) = source.read_into(span, buf).await?;
+            let (reader, source) = (self.clone(), source.clone());
+            reads.push(async move {
+                let buf = reader.memory(span.len() as usize)?;
+                let (bytes, ledger) = source.read_into(span, buf).await?;
+                Ok::<_, Error>((run, span, bytes, ledger))
+            });
+        }
+        let mut reads = stream::iter(reads).buffered(RUNS_AT_ONCE_MAX);
+        while let Some((run, span, bytes, ledger)) = reads.try_next().await? {
             total.merge(&ledger);
             blocks.push(Block::from_bytes(Arc::clone(table), run, bytes, span.start())?);
         }

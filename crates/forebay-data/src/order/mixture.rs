@@ -220,6 +220,7 @@ impl Mixture {
                 .iter()
                 .fold(inner.seed, |data, print| data.derive(print.0))
                 .0,
+            selection: None,
             ..Position::new(&inner.orders[0].inner, 0, samples)
         }
     }
@@ -237,7 +238,9 @@ impl Mixture {
         if position.data != now.data {
             let mut pairs = were.as_bytes().chunks(4).zip(are.as_bytes().chunks(4));
             return Err(position::differs(&match pairs.position(|(was, is)| was != is) {
-                Some(source) => format!("data set {source}, its weight or its settings are others"),
+                Some(source) => {
+                    format!("data set {source}, its filter, its weight or its settings are others")
+                }
                 None => "the seed of the mixture is another one".to_owned(),
             }));
         }
@@ -294,7 +297,9 @@ impl Inner {
                     spec.limit.unwrap_or(0),
                 ];
                 let data = Seed(order.shards().fingerprint());
-                numbers.iter().fold(data, |print, number| print.derive(*number))
+                let selection = order.shards().selection();
+                let numbers = numbers.iter().copied().chain(selection);
+                numbers.fold(data, Seed::derive)
             })
             .collect()
     }

@@ -27,6 +27,9 @@ pub struct Position {
     pub batch: u64,
     /// Fingerprint of the data set.
     pub data: u64,
+    /// Fingerprint of the part of the data set that is kept, where it is a part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<u64>,
     /// Short fingerprints of the sources of a mixture, four hexadecimal digits each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sources: Option<String>,
@@ -64,6 +67,7 @@ impl Position {
             samples,
             batch: order.spec.batch_global(),
             data: order.shards.fingerprint(),
+            selection: order.shards.selection(),
             sources: None,
             settings: Settings::of(order),
         }
@@ -157,6 +161,16 @@ impl Order {
         check(position, &Settings::of(inner))?;
         if position.data != inner.shards.fingerprint() {
             return Err(differs("the data set is another one"));
+        }
+        match (position.selection, inner.shards.selection()) {
+            (was, is) if was == is => {}
+            (None, _) => return Err(differs("all samples were streamed, and now a filter keeps some")),
+            (_, None) => return Err(differs("a filter kept some samples, and now there is none")),
+            _ => {
+                return Err(differs(
+                    "the filter keeps other samples than the one it was saved with",
+                ));
+            }
         }
         if position.samples > inner.samples {
             return Err(corrupt("it is behind the end of its epoch"));

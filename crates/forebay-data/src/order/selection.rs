@@ -3,7 +3,7 @@
 //! The order counts only what is kept: a shard of 1,000 samples of which 10 are kept is a shard of 10. [`Selection::get`] finds the number in the shard again, and
 //! [`Selection::rank`] goes the other way. Kept numbers are a list or a bitmap with counts, whichever takes less memory: at most a bit and a sixteenth per sample.
 
-use forebay_core::Result;
+use forebay_core::{Result, Seed};
 
 use super::{Cut, ShardSize, invalid};
 
@@ -69,7 +69,8 @@ impl Selection {
         Ok(Self::from_words(samples, words))
     }
 
-    fn from_words(samples: u64, words: Vec<u64>) -> Self {
+    /// Those whose bit is set: sample `i` is bit `i mod 64` of word `i div 64`. Bits behind the last sample must not be.
+    pub(crate) fn from_words(samples: u64, words: Vec<u64>) -> Self {
         let mut counts = Vec::with_capacity(words.len().div_ceil(WORDS_PER_COUNT));
         let mut kept = 0_u64;
         for run in words.chunks(WORDS_PER_COUNT) {
@@ -145,6 +146,19 @@ impl Selection {
                 u64::from(counts[run] + before + within)
             }
         }
+    }
+
+    /// A number that another selection does not have.
+    pub fn fingerprint(&self) -> u64 {
+        let print = Seed(self.samples).derive(self.count());
+        let print = match &self.kept {
+            Kept::All => print,
+            Kept::List(numbers) => numbers
+                .iter()
+                .fold(print, |print, number| print.derive(u64::from(*number))),
+            Kept::Bits { words, .. } => words.iter().fold(print, |print, word| print.derive(*word)),
+        };
+        print.0
     }
 
     /// True when a sample of the shard is kept.

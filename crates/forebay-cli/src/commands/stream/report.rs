@@ -29,6 +29,8 @@ pub(super) struct Report {
     format: String,
     shards: u64,
     dataset_samples: u64,
+    /// Of these, the ones that the filter keeps.
+    kept_samples: u64,
     /// The index was there, and had not to be made.
     is_indexed: bool,
     rank: u32,
@@ -100,6 +102,7 @@ impl Report {
             format: dataset.manifest().spec().name.clone(),
             shards: dataset.shards().len() as u64,
             dataset_samples: dataset.samples(),
+            kept_samples: dataset.samples_kept(),
             is_indexed: dataset.is_indexed(),
             rank: spec.order.rank,
             world: spec.order.world,
@@ -158,10 +161,15 @@ impl Report {
         table.row([
             "",
             &format!(
-                "{}, {} shards, {} samples{}",
+                "{}, {} shards, {} samples{}{}",
                 self.format,
                 self.shards,
                 self.dataset_samples,
+                if self.kept_samples == self.dataset_samples {
+                    String::new()
+                } else {
+                    format!(", {} kept", self.kept_samples)
+                },
                 if self.is_indexed {
                     ""
                 } else {

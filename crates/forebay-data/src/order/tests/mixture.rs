@@ -146,7 +146,7 @@ fn what_does_not_fit_is_refused() {
         assert_eq!(error.kind(), ErrorKind::Precondition);
         error.message().to_owned()
     };
-    assert!(refused(mixture(&[0.5, 0.4], 0, 1)).contains("data set 0, its weight"));
+    assert!(refused(mixture(&[0.5, 0.4], 0, 1)).contains("data set 0, its filter, its weight"));
     assert!(refused(mixture(&[0.5, 0.5, 0.5], 0, 1)).contains("another number of data sets"));
     let order = Order::new(plain(3, 17, 100), spec(0, 1)).unwrap();
     assert!(

@@ -1,0 +1,301 @@
+//! Filtering: which samples of a data set a filter keeps, found out once, before the order is made.
+//!
+//! ```text
+//! shards -> tables -> pieces (runs of samples, groups of rows) --pruned by statistics--> Reader (fields of the filter only) -> kept numbers -> Selection
+//! ```
+//!
+//! Pieces are read and compared side by side and put together in order, so memory is that of a few pieces and of one bit per sample. Samples of other
+//! formats than Parquet are read whole, because their checksum is one of the whole; where a filter looks at nothing but keys, nothing is read.
+//!
+//! A damaged sample cannot be judged. It is kept: whoever streams it meets the damage, and the policy for bad samples.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use forebay_core::{Error, ErrorKind, Ledger, Result};
+use forebay_io::{BufPool, PoolConfig};
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use super::cpu::Cpu;
+use super::read::Reader;
+use crate::codec::Codec;
+use crate::dataset::{Dataset, Progress};
+use crate::filter::{Bound, Filter, Outline};
+use crate::order::{BlockRef, Selection};
+use crate::schema::{Field, Kind};
+use crate::table::{Keys, Layout, Samples, Table};
+
+/// Samples are read in runs of about so much: a few of them, one per thread, are what filtering takes of memory.
+const PIECE_BYTES: u64 = 8 << 20;
+
+/// Shards whose tables and footers are looked at ahead.
+const SHARDS_AHEAD: usize = 8;
+
+/// What filters call the key of a sample, where the format has keys.
+const KEY_COLUMN: &str = "__key__";
+
+/// Values of a column that a shard does not have.
+const ABSENT: Outline<'static> = Outline {
+    low: None,
+    high: None,
+    may_have_nulls: true,
+    may_have_values: false,
+};
+
+impl Dataset {
+    /// The part of the data set that a filter keeps. It is compared sample by sample, `threads` pieces at a time.
+    pub async fn keep(&self, filter: &Filter, threads: usize, progress: &Arc<dyn Progress>) -> Result<Self> {
+        let judge = Arc::new(Judge::new(self, filter, threads).await?);
+        let bytes = self.shards().iter().map(|shard| shard.stored_bytes).sum();
+        progress.planned(self.shards().len() as u64, bytes);
+        let looking = Arc::clone(&judge);
+        let looks = stream::iter(0..self.shards().len()).map(move |shard| {
+            let judge = Arc::clone(&looking);
+            async move { judge.pieces(shard).await }
+        });
+        let pieces = looks
+            .buffered(SHARDS_AHEAD)
+            .map_ok(|pieces| stream::iter(pieces.into_iter().map(Ok)))
+            .try_flatten();
+        let mut judged = std::pin::pin!(
+            pieces
+                .map_ok(|piece| {
+                    let judge = Arc::clone(&judge);
+                    async move { judge.judge(piece).await }
+                })
+                .try_buffered(threads.max(1))
+        );
+        let (mut gathered, mut ledger) = (Gathered::new(self, progress), Ledger::default());
+        while let Some(judged) = judged.try_next().await? {
+            ledger.merge(&judged.ledger);
+            gathered.add(&judged);
+        }
+        let kept = self.with_selection(gathered.finish(), ledger);
+        if kept.samples_kept() == 0 {
+            let message = format!("the filter keeps none of {} samples", self.samples_kept());
+            return Err(Error::new(ErrorKind::InvalidInput, "filter", message).with_field("filter"));
+        }
+        Ok(kept)
+    }
+}
+
+/// Samples of a shard that are judged together.
+#[derive(Debug)]
+struct Piece {
+    shard: usize,
+    samples: Range<u64>,
+}
+
+/// What was found of a piece.
+#[derive(Debug)]
+struct Judged {
+    piece: Piece,
+    /// A bit for each sample that is kept, from the word on that has the piece's first.
+    words: Vec<u64>,
+    ledger: Ledger,
+}
+
+/// Tells which samples are kept.
+#[derive(Debug)]
+struct Judge {
+    filter: Arc<Bound>,
+    /// Number of the field that stands for the key.
+    key: Option<usize>,
+    /// What may be kept at most.
+    dataset: Dataset,
+    reader: Reader,
+    cpu: Cpu,
+}
+
+impl Judge {
+    async fn new(dataset: &Dataset, filter: &Filter, threads: usize) -> Result<Self> {
+        let mut fields = dataset.schema().fields().to_vec();
+        let has_field = fields.iter().any(|field| field.name == KEY_COLUMN);
+        let key = (!has_field && has_keys(dataset).await?).then_some(fields.len());
+        fields.extend(key.map(|_| Field::new(KEY_COLUMN, Kind::Text)));
+        let filter = Arc::new(filter.bind(&fields)?);
+        let columns = filter.columns().iter().copied();
+        let cpu = Cpu::new(threads);
+        let pool = PoolConfig {
+            bytes_max: PIECE_BYTES * 2 * threads.max(1) as u64,
+            ..PoolConfig::default()
+        };
+        Ok(Self {
+            key,
+            dataset: dataset.clone(),
+            reader: Reader {
+                dataset: dataset.without_selection(),
+                shard_first: 0,
+                fields: columns.filter(|column| Some(*column) != key).collect(),
+                pool: BufPool::new(&pool)?,
+                cpu: cpu.clone(),
+                groups: Arc::default(),
+            },
+            filter,
+            cpu,
+        })
+    }
+
+    /// The pieces of a shard that may hold a sample that is kept.
+    async fn pieces(&self, shard: usize) -> Result<Vec<Piece>> {
+        let table = self.dataset.table(shard).await?;
+        let is_whole = self
+            .dataset
+            .shards()
+            .get(shard)
+            .is_some_and(|row| row.codec != Codec::None);
+        let all = 0..table.samples();
+        let ranges = match &table.layout {
+            Layout::Samples(_) if is_whole || self.reader.fields.is_empty() => Vec::from([all]),
+            Layout::Samples(samples) => runs_of(samples),
+            Layout::Groups(groups) => {
+                let decoder = self.dataset.decoder(shard).await?;
+                let columns = self.reader.columns(&table);
+                let mut end = 0;
+                let ranges = groups.iter().enumerate().map(|(number, group)| {
+                    end += group.samples;
+                    let may_keep = self.filter.may_keep(&|column| match columns.get(column) {
+                        Some(Some(own)) => decoder.outline(number, *own),
+                        _ => ABSENT,
+                    });
+                    (may_keep, end - group.samples..end)
+                });
+                let ranges = ranges.filter_map(|(may_keep, rows)| may_keep.then_some(rows));
+                ranges.collect()
+            }
+        };
+        let ranges = ranges.into_iter().filter(|range| !range.is_empty());
+        Ok(ranges.map(|samples| Piece { shard, samples }).collect())
+    }
+
+    async fn judge(&self, piece: Piece) -> Result<Judged> {
+        let (filter, key) = (Arc::clone(&self.filter), self.key);
+        let allowed = self.dataset.selection(piece.shard);
+        let samples = piece.samples.clone();
+        let is_allowed = move |index: u64| allowed.as_ref().is_none_or(|allowed| allowed.contains(index));
+        let table = self.dataset.table(piece.shard).await?;
+        let (words, ledger) = match &table.layout {
+            Layout::Samples(_) if self.reader.fields.is_empty() => {
+                let judge = move || {
+                    bits(&samples, |index| {
+                        is_allowed(index) && filter.keeps(&|_| key_of(&table, index))
+                    })
+                };
+                (self.cpu.run(judge).await?, Ledger::default())
+            }
+            _ => {
+                let block = BlockRef {
+                    shard: u32::try_from(piece.shard).unwrap_or(u32::MAX),
+                    samples: samples.clone(),
+                };
+                let mut loaded = self.reader.load(block, None).await?;
+                let ledger = std::mem::take(&mut loaded.ledger);
+                let judge = move || {
+                    bits(&samples, |index| {
+                        let sample = (index - samples.start) as u32;
+                        let value = |column: usize| match key {
+                            Some(key) if key == column => loaded.key(sample).map(str::as_bytes),
+                            _ => loaded.field(sample, column),
+                        };
+                        is_allowed(index) && (loaded.why_bad(sample).is_some() || filter.keeps(&value))
+                    })
+                };
+                (self.cpu.run(judge).await?, ledger)
+            }
+        };
+        Ok(Judged { piece, words, ledger })
+    }
+}
+
+/// True when the samples of the data set have keys.
+async fn has_keys(dataset: &Dataset) -> Result<bool> {
+    let Some(shard) = dataset.shards().iter().position(|shard| shard.samples > 0) else {
+        return Ok(false);
+    };
+    let table = dataset.table(shard).await?;
+    Ok(matches!(&table.layout, Layout::Samples(samples) if samples.keys != Keys::Numbered))
+}
+
+fn key_of(table: &Table, index: u64) -> Option<&[u8]> {
+    match &table.layout {
+        Layout::Samples(samples) => samples.keys.get(index as usize).map(str::as_bytes),
+        Layout::Groups(_) => None,
+    }
+}
+
+/// Samples in runs of about [`PIECE_BYTES`].
+fn runs_of(samples: &Samples) -> Vec<Range<u64>> {
+    let (mut runs, mut start, mut from) = (Vec::new(), 0, 0);
+    for (index, extent) in (0..samples.len()).filter_map(|index| Some((index as u64, samples.extent(index)?)))
+    {
+        if index == start {
+            from = extent.start();
+        }
+        if extent.end().saturating_sub(from) >= PIECE_BYTES || index + 1 == samples.len() as u64 {
+            runs.push(start..index + 1);
+            start = index + 1;
+        }
+    }
+    runs
+}
+
+/// A bit for each sample that `keep` keeps, from the word on that has the first.
+fn bits(samples: &Range<u64>, mut keep: impl FnMut(u64) -> bool) -> Vec<u64> {
+    let first = samples.start / 64;
+    let mut words = vec![0u64; (samples.end.div_ceil(64) - first) as usize];
+    for index in samples.clone().filter(|index| keep(*index)) {
+        if let Some(word) = words.get_mut((index / 64 - first) as usize) {
+            *word |= 1 << (index % 64);
+        }
+    }
+    words
+}
+
+/// Puts pieces together, shard by shard.
+#[derive(Debug)]
+struct Gathered<'a> {
+    dataset: &'a Dataset,
+    progress: &'a Arc<dyn Progress>,
+    done: Vec<Selection>,
+    /// Of the shard after those that are done.
+    words: Vec<u64>,
+}
+
+impl<'a> Gathered<'a> {
+    fn new(dataset: &'a Dataset, progress: &'a Arc<dyn Progress>) -> Self {
+        Self {
+            dataset,
+            progress,
+            done: Vec::with_capacity(dataset.shards().len()),
+            words: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, judged: &Judged) {
+        self.finish_before(judged.piece.shard);
+        let first = (judged.piece.samples.start / 64) as usize;
+        let end = first + judged.words.len();
+        if self.words.len() < end {
+            self.words.resize(end, 0);
+        }
+        for (word, more) in self.words.iter_mut().skip(first).zip(&judged.words) {
+            *word |= more;
+        }
+    }
+
+    fn finish_before(&mut self, end: usize) {
+        let shards = self.dataset.shards().iter().take(end).skip(self.done.len());
+        for shard in shards {
+            let mut words = std::mem::take(&mut self.words);
+            words.resize(shard.samples.div_ceil(64) as usize, 0);
+            self.done.push(Selection::from_words(shard.samples, words));
+            self.progress.moved(shard.stored_bytes);
+            self.progress.shard_done(&shard.key, shard.samples);
+        }
+    }
+
+    fn finish(mut self) -> Vec<Selection> {
+        self.finish_before(usize::MAX);
+        self.done
+    }
+}
