@@ -101,7 +101,7 @@ fn the_report_has_what_scripts_need() {
     }
     let stalls = &report["stalls"];
     assert!(stalls["waited_share"].is_number() && stalls["wait_p99_s"].is_number());
-    assert!(stalls["blame"]["read_s"].is_number(), "{stalls}");
+    assert!(stalls["blame"]["disk_s"].is_number(), "{stalls}");
     assert!(report["ledger"]["paths"].is_object());
     assert_eq!(report["position"]["epoch"], 2, "after the last");
 }
@@ -265,14 +265,14 @@ fn damage_names_shard_and_sample() {
 fn damaged_samples_can_be_replaced() {
     let sandbox = with_data();
     damage(&sandbox, "data/train-003.tar", "03-00021");
-    let ran = sandbox.run(["stream", "data", "--bad", "replace:1", "--json", "--keys"]);
+    let ran = sandbox.run(["stream", "data", "--bad", "skip:1", "--json", "--keys"]);
     let (streamed, report) = read(&ran.exits(0));
     assert_eq!((streamed.len(), &report["bad_samples"]), (200, &1.into()));
     assert_eq!(report["bad"][0]["shard"], "train-003.tar");
     assert_eq!(report["bad"][0]["key"], "03-00021");
     assert!(!streamed.contains(&"03-00021".to_owned()));
     sandbox
-        .run(["stream", "data", "--bad", "replace:0"])
+        .run(["stream", "data", "--bad", "skip:0"])
         .exits(2)
         .says(&["more than the 0 allowed"]);
 }
