@@ -143,7 +143,7 @@ fn run_wheel(session: &mut Session<'_>) -> Result<()> {
 fn run_ruff(session: &mut Session<'_>) -> Result<()> {
     session.venv()?;
     let runner = session.runner;
-    let folders: Vec<&str> = ["crates/forebay-python", "bench"]
+    let folders: Vec<&str> = ["crates/forebay-python", "bench", "examples"]
         .into_iter()
         .filter(|folder| runner.workspace().root().join(folder).exists())
         .collect();
