@@ -134,7 +134,7 @@ class Connection:
         """One file, or the range asked for."""
         size = path.stat().st_size
         start, end, status = 0, size, "200 OK"
-        extra = [("ETag", f'"{path.name}-{size}"'), *dates(path.stat().st_mtime)]
+        extra = [("ETag", f'"{etag(path)}"'), *dates(path.stat().st_mtime)]
         if asked:
             first, _, last = asked.removeprefix("bytes=").partition("-")
             start, end = int(first), min(int(last) + 1, size) if last else size
@@ -151,7 +151,7 @@ class Connection:
 
     def listing(self, prefix):
         rows = "".join(
-            f"<Contents><Key>{name}</Key><Size>{path.stat().st_size}</Size><ETag>&quot;{name}&quot;</ETag>"
+            f"<Contents><Key>{name}</Key><Size>{path.stat().st_size}</Size><ETag>&quot;{etag(path)}&quot;</ETag>"
             "<LastModified>2026-01-01T00:00:00.000Z</LastModified><StorageClass>STANDARD</StorageClass></Contents>"
             for name, path in self.bucket.files.items()
             if name.startswith(prefix)
@@ -170,6 +170,11 @@ class Connection:
         fields = [("Content-Length", str(length)), ("Accept-Ranges", "bytes"), *extra]
         lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in fields), "", ""]
         self.socket.sendall("\r\n".join(lines).encode("latin-1"))
+
+
+def etag(path):
+    """The version: the same in a listing and in an answer, since clients compare them."""
+    return f"{path.name}-{path.stat().st_size}"
 
 
 def dates(modified):

@@ -16,6 +16,7 @@ import os
 import select
 import subprocess
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -112,7 +113,9 @@ class Worker(Contender):
 
     def stop(self):
         if self.process is not None:
-            self.process.stdin.close()
+            # One that has ended may have left its last question unread.
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
             try:
                 self.process.wait(timeout=10)
             except subprocess.TimeoutExpired:

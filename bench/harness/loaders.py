@@ -62,11 +62,11 @@ class Sets:
         path = self.get(form)
         if not (path / "forebay.fbi").exists():
             talk(f"indexing {form}")
-            argv = [tools.FOREBAY, "index", *options, path]
-            done = subprocess.run(argv, check=False, capture_output=True, text=True)
-            if done.returncode != 0:
-                # Its contenders will say what is missing.
-                talk(f"no index of {form}: {done.stderr.strip()}")
+            try:
+                tools.run([tools.FOREBAY, "index", "--quiet", *options, path])
+            except (OSError, subprocess.CalledProcessError) as error:
+                # Its contenders will say what is missing; the peers are measured all the same.
+                talk(f"no index of {form}: {error}")
             os.sync()
         return path
 
