@@ -1,8 +1,11 @@
 //! `forebay demo`: the main job on a local directory, without server, GPU or Python.
 //!
-//! Data is written through the engine, read back and compared with the checksums made while writing, copied to a second store and verified there.
+//! Data is written through the engine, read back and compared with the checksums made while writing, copied to a second store and verified there;
+//! then a data set of tars is made, indexed and streamed in shuffled order.
 //! What plain blocking calls reach is measured in between, by code that shares nothing with the engine, so that each row of the table can be
 //! compared with it.
+
+mod streaming;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -82,7 +85,7 @@ pub(super) async fn run(args: &DemoArgs, app: &App) -> Printed<Exit> {
             .into());
     };
     let size = args.size.0.max(1).next_multiple_of(SIZE_STEP);
-    let scratch = Scratch::new(&dir, size.saturating_mul(3))?;
+    let scratch = Scratch::new(&dir, size.saturating_mul(4))?;
     let context = app.context()?.with_state_dir(None);
     app.printer().say(format_args!(
         "{} in {OBJECTS} objects, in a folder of its own in {}",
@@ -135,6 +138,9 @@ impl Demo<'_> {
         self.bar.stage("copying", self.size);
         let (copied, account) = self.copy(&first, &second).await?;
         ledger.merge(&account);
+        let third = self.store("third").await?;
+        let stream = streaming::run(&third, self.size / 2, self.context, self.bar).await?;
+        ledger.merge(&stream.ledger);
         // The disk is measured before and after, and given the better of the two.
         let limit = limit_before.better(self.limit()?);
         let steps = vec![
@@ -145,6 +151,19 @@ impl Demo<'_> {
                 copied,
                 limit.copy,
                 "read back, crc64nvme",
+            ),
+            step("write tars of samples", stream.written, limit.write, "synced"),
+            step(
+                "index them",
+                stream.indexed,
+                limit.read,
+                "makes sha256 and crc32c",
+            ),
+            step(
+                "stream, shuffled",
+                stream.streamed,
+                limit.read,
+                "crc32c of each sample",
             ),
         ];
         Ok((steps, ledger))
