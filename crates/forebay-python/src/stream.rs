@@ -148,10 +148,10 @@ impl PyNativeStream {
         Ok(self.state(py)?.batches)
     }
 
-    /// Samples of the data set.
+    /// Samples of the data set that are kept.
     #[getter]
     fn samples(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.state(py)?.dataset.samples())
+        Ok(self.state(py)?.dataset.samples_kept())
     }
 
     /// The fields that are streamed, as JSON.

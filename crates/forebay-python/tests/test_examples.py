@@ -1,4 +1,4 @@
-"""The training examples: stopped, resumed by another number of processes, with the same losses bit for bit."""
+"""Training examples: stopped, resumed by another number of processes, with the same losses bit for bit."""
 
 from __future__ import annotations
 

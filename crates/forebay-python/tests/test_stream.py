@@ -173,6 +173,24 @@ def test_traces_say_what_was_done_when(data: Path, tmp_path: Path) -> None:
     assert all(event["dur"] >= 0 for event in spans)
 
 
+def test_filters_keep_some_samples(data: Path) -> None:
+    options: dict[str, Any] = {"batch_size": 5, "filter": "cls < 10 and json.shard != 2"}
+    with forebay.stream(data, **options) as stream:
+        assert stream.samples == 30
+        kept = names(stream)
+    assert kept == [key for key in keys() if int(key[3:]) < 10 and key[:2] != "02"]
+    with forebay.stream(data, **options) as stream:
+        next(stream)
+        state = stream.state_dict()
+    with forebay.stream(data, **options) as stream:
+        stream.load_state_dict(state)
+        assert names(stream) == kept[5:]
+    with pytest.raises(forebay.ForebayError), forebay.stream(data, batch_size=5) as stream:
+        stream.load_state_dict(state)
+    with pytest.raises(forebay.InvalidInputError):
+        forebay.stream(data, batch_size=5, filter="cls <")
+
+
 def test_an_index_can_be_kept(data: Path) -> None:
     forebay.stream(data, batch_size=16).close()
     assert not (data / "forebay.fbi").exists()

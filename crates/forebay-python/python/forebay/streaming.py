@@ -217,7 +217,7 @@ class Stream(Iterator[Batch]):
 
     @property
     def samples(self) -> int:
-        """Samples of the data set, over all ranks."""
+        """Samples of the data set that the filter keeps, over all ranks."""
         return self._native.samples
 
     def __len__(self) -> int:
@@ -296,6 +296,7 @@ def stream(
     cache: str | None = None,
     bad: str = "stop",
     limit: int | None = None,
+    filter: str | None = None,  # noqa: A002
     drop_last: bool = True,
     format: str | Mapping[str, Any] | None = None,  # noqa: A002
     save_index: bool = False,
@@ -328,6 +329,7 @@ def stream(
         bad: what becomes of damaged samples: ``"stop"``, ``"skip:100"`` for at most 100 of them, whose places
             others of the batch take, or ``"quarantine:100:FOLDER"`` to keep them there as well
         limit: samples of all ranks after which an epoch ends
+        filter: only samples for which it holds, such as ``"json.width >= 256 and cls != 7"``
         drop_last: leave out samples that do not fill a batch, instead of a short one at the end
         format: of the shards, where it is not to be found out: its name, or with parameters
             ``{"name": "tokens", "tokens": 2048, "dtype": "uint16"}``
@@ -359,6 +361,7 @@ def stream(
         "cache": cache,
         "bad": bad,
         "limit": limit,
+        "filter": filter,
         "drop_last": drop_last,
         "format": json.dumps(dict(format)) if isinstance(format, Mapping) else format,
         "save_index": save_index,

@@ -8,6 +8,7 @@ use forebay_core::env::{self, EnvVar};
 use forebay_core::{ByteSize, Error, ErrorKind, Result, Seed};
 use forebay_data::Dataset;
 use forebay_data::dataset::{OpenOptions, Place, Save};
+use forebay_data::filter::Filter;
 use forebay_data::loader::{Decode, StreamSpec};
 use forebay_data::manifest::FormatSpec;
 use forebay_data::order::{Last, OrderSpec};
@@ -28,6 +29,7 @@ pub(super) struct Options {
     spec: StreamSpec,
     format: Option<FormatSpec>,
     save_index: bool,
+    filter: Option<Filter>,
     cache: Option<String>,
     choices: Choices,
 }
@@ -43,6 +45,10 @@ impl Options {
             spec: spec_of(given)?,
             format: format_of(given)?,
             save_index: get(given, "save_index")?.unwrap_or(false),
+            filter: get::<String>(given, "filter")?
+                .map(|text| Filter::parse(&text))
+                .transpose()
+                .map_err(raise)?,
             cache: get(given, "cache")?,
             choices: Choices::of_store(
                 get(given, "endpoint")?,
@@ -70,7 +76,12 @@ impl Options {
             save: if self.save_index { Save::IfAbsent } else { Save::No },
             ..OpenOptions::default()
         };
-        Ok((Dataset::open(store, &context, &options).await?, self.spec))
+        let dataset = Dataset::open(store, &context, &options).await?;
+        let dataset = match &self.filter {
+            Some(filter) => dataset.keep(filter, self.spec.threads, &options.progress).await?,
+            None => dataset,
+        };
+        Ok((dataset, self.spec))
     }
 }
 
