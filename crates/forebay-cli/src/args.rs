@@ -286,9 +286,12 @@ pub(crate) struct StreamArgs {
     /// Write the keys of the samples to stdout, in order
     #[arg(long)]
     pub(crate) keys: bool,
-    /// Directory or prefix with shards, one shard, or a pattern such as 'train-{000000..000123}.tar'
-    #[arg(value_name = "URL")]
-    pub(crate) url: OsString,
+    /// Shares of several data sets, in their order and with commas between them: 0.7,0.3; as many as each has samples, unless given
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    pub(crate) weights: Vec<f64>,
+    /// Directory or prefix with shards, one shard, or a pattern such as 'train-{000000..000123}.tar'; several are mixed
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) urls: Vec<OsString>,
 }
 
 /// Which format a data set has.

@@ -1,7 +1,7 @@
 //! The loader: batches of a data set, in the order of the plan, read ahead within bounds.
 //!
 //! ```text
-//! order (pure) --windows, nearest need first--> feed.rs --block, room--> read.rs: store -> bytes -> checked against the manifest
+//! order (pure) --course.rs: windows, nearest need first--> feed.rs --block, room--> read.rs: store -> bytes -> checked against the manifest
 //!                                                   |                                           |
 //!                                             assemble.rs <-------- blocks as they arrive ------+
 //!                                                   | picks: (block, sample) of each place of a batch
@@ -10,12 +10,14 @@
 //!
 //! - What is read ahead is bounded by bytes ([`StreamSpec::memory_bytes_max`]), what is ready by [`StreamSpec::ready_bytes_max`].
 //! - Threads do the work: no processes, no shared memory names, nothing to clean up after a kill. Dropping the loader stops everything.
+//! - [`Sources`] are one data set or several by weight; a data set may be the part of one that a filter keeps ([`Dataset::keep`]).
 //! - [`Loader::position`] is where the run stands: enough to go on exactly there, at another world size too.
 //! - [`Loader::report`] tells which way the bytes came, how long the consumer waited, and whose fault it was.
 
 mod assemble;
 mod batch;
 mod collate;
+mod course;
 mod cpu;
 mod decode;
 mod feed;
@@ -23,6 +25,7 @@ mod policy;
 mod quarantine;
 mod read;
 mod select;
+mod sources;
 mod stalls;
 mod task;
 #[cfg(test)]
@@ -33,7 +36,7 @@ mod trace;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_core::{Clock, Error, ErrorKind, Result};
+use forebay_core::{Clock, Result};
 use forebay_io::{BufPool, PinHook, PoolConfig};
 use tokio::sync::mpsc;
 
@@ -41,10 +44,12 @@ pub use batch::{Batch, BatchField, SampleKey, Values};
 pub use collate::BadSample;
 pub use decode::Decode;
 pub use policy::BAD_DEFAULT_MAX;
+pub use sources::{Sources, order_of};
 pub use stalls::{Blame, StallReport};
 pub use totals::{BadPolicy, Report};
 
 use assemble::{Assembler, Made};
+use course::{Course, Leg};
 use cpu::Cpu;
 use decode::Wanted;
 use feed::{FED_WINDOWS_MAX, Feeder, Room};
@@ -54,10 +59,8 @@ use task::Task;
 use totals::Totals;
 use trace::Tracer;
 
-use crate::codec::Codec;
 use crate::dataset::Dataset;
-use crate::manifest::Shard;
-use crate::order::{Cut, EpochPlan, Order, OrderSpec, Position, ShardSize, Shards};
+use crate::order::{OrderSpec, Position};
 use crate::schema::Field;
 
 /// Batches that are ready or being made, at least: one in the consumer's hands, one on its way.
@@ -112,7 +115,7 @@ impl Default for StreamSpec {
 /// Streams batches. Must be made and used inside a tokio runtime.
 #[derive(Debug)]
 pub struct Loader {
-    dataset: Dataset,
+    sources: Sources,
     clock: Arc<dyn Clock>,
     bad: BadPolicy,
     room: Arc<Room>,
@@ -120,8 +123,8 @@ pub struct Loader {
     ready: mpsc::Receiver<Result<Made>>,
     /// The batch that was being waited for when the wait was given up.
     pending: Option<Made>,
-    /// The plan of the last batch handed over, and how many of its batches are done.
-    at: (EpochPlan, u64),
+    /// The leg of the last batch handed over, and how many of its batches are done.
+    at: (Leg, u64),
     is_over: bool,
     _feeding: Task<()>,
     _assembling: Task<()>,
@@ -129,58 +132,30 @@ pub struct Loader {
 
 /// The fields that batches have, as they are there.
 pub fn fields_of(dataset: &Dataset, spec: &StreamSpec) -> Result<Vec<Field>> {
-    let wanted = wanted(dataset, spec)?;
+    let wanted = Sources::from(dataset.clone()).wanted(spec)?;
     Ok(wanted.iter().map(|wanted| wanted.field.clone()).collect())
 }
 
-/// The order of a data set's samples.
-pub fn order_of(dataset: &Dataset, spec: OrderSpec) -> Result<Order> {
-    let sizes = dataset.shards().iter().map(size_of).collect();
-    let identity = dataset.manifest().fingerprint();
-    let identity = identity.first_chunk().copied().map_or(0, u64::from_le_bytes);
-    let shards = Shards::new(sizes)?.with_identity(identity);
-    let selections: Option<Vec<_>> = (0..dataset.shards().len())
-        .map(|shard| dataset.selection(shard))
-        .collect();
-    match selections.filter(|selections| !selections.is_empty()) {
-        Some(selections) => Order::new(shards.select(&selections)?, spec),
-        None => Order::new(shards, spec),
-    }
-}
-
-fn size_of(shard: &Shard) -> ShardSize {
-    let cut = if shard.codec != Codec::None {
-        Cut::Whole
-    } else if shard.groups.is_empty() {
-        Cut::Anywhere
-    } else {
-        Cut::Groups(shard.groups.clone())
-    };
-    ShardSize {
-        samples: shard.samples,
-        bytes: shard.raw_bytes,
-        cut,
-    }
-}
-
 impl Loader {
-    /// From the beginning.
-    pub fn new(dataset: Dataset, spec: &StreamSpec) -> Result<Self> {
-        let order = order_of(&dataset, spec.order.clone())?;
-        let plan = order.epoch(0);
-        Self::start(dataset, spec, order, plan, 0)
+    /// From the beginning: one data set, or [`Sources`] that are mixed.
+    pub fn new(sources: impl Into<Sources>, spec: &StreamSpec) -> Result<Self> {
+        let sources = sources.into();
+        let course = Course::new(&sources, spec)?;
+        let leg = course.first();
+        Self::start(sources, spec, course, leg, 0)
     }
 
     /// From where an earlier run stood.
-    pub fn resume(dataset: Dataset, spec: &StreamSpec, position: &Position) -> Result<Self> {
-        let order = order_of(&dataset, spec.order.clone())?;
-        let (plan, batch) = order.resume(position)?;
-        Self::start(dataset, spec, order, plan, batch)
+    pub fn resume(sources: impl Into<Sources>, spec: &StreamSpec, position: &Position) -> Result<Self> {
+        let sources = sources.into();
+        let course = Course::new(&sources, spec)?;
+        let (leg, batch) = course.resume(position)?;
+        Self::start(sources, spec, course, leg, batch)
     }
 
-    fn start(dataset: Dataset, spec: &StreamSpec, order: Order, plan: EpochPlan, batch: u64) -> Result<Self> {
-        let fields = wanted(&dataset, spec)?;
-        let batch_bytes = batch_bytes(&dataset, &fields, spec.order.batch_size);
+    fn start(sources: Sources, spec: &StreamSpec, course: Course, leg: Leg, batch: u64) -> Result<Self> {
+        let fields = sources.wanted(spec)?;
+        let batch_bytes = sources.batch_bytes(&fields, spec.order.batch_size);
         let ready_max = ((spec.ready_bytes_max / batch_bytes.max(1)) as usize).clamp(READY_MIN, READY_MAX);
         let blocks = pool(spec.memory_bytes_max, None)?;
         // Those that are ready, one more in the consumer's hands, and room to fit them side by side.
@@ -195,28 +170,19 @@ impl Loader {
         let cpu = Cpu::new(spec.threads);
         let room = Arc::new(Room::new(spec.memory_bytes_max));
         let totals = Arc::new(Totals::new(tracer));
-        let clock = Arc::clone(dataset.context().clock());
-        let epochs_end = spec.epochs.unwrap_or(u64::MAX);
+        let clock = Arc::clone(sources.context()?.clock());
         let (fed, feeding) = mpsc::channel(FED_WINDOWS_MAX);
         let (made, ready) = mpsc::channel(ready_max);
         let feeder = Feeder {
-            order: order.clone(),
-            reader: Reader {
-                dataset: dataset.clone(),
-                shard_first: 0,
-                fields: fields.iter().map(|wanted| wanted.source).collect(),
-                pool: blocks,
-                cpu: cpu.clone(),
-                groups: Arc::default(),
-            },
+            course: course.clone(),
+            readers: readers(&sources, &fields, &blocks, &cpu),
             room: Arc::clone(&room),
             fed,
-            epochs_end,
         };
         let assembler = Assembler::new(
-            order,
+            course,
             fields,
-            Quarantine::of(spec, &dataset)?,
+            Quarantine::of(spec, &sources)?,
             batches,
             cpu,
             Arc::clone(&clock),
@@ -224,20 +190,19 @@ impl Loader {
             Arc::clone(&totals),
             feeding,
             made,
-            epochs_end,
         );
         Ok(Self {
-            dataset,
+            sources,
             clock,
             bad: spec.bad.clone(),
             room,
             totals,
             ready,
             pending: None,
-            at: (plan.clone(), batch),
+            at: (leg.clone(), batch),
             is_over: false,
-            _feeding: Task::spawn(feeder.run(plan.clone(), batch)),
-            _assembling: Task::spawn(assembler.run(plan, batch)),
+            _feeding: Task::spawn(feeder.run(leg.clone(), batch)),
+            _assembling: Task::spawn(assembler.run(leg, batch)),
         })
     }
 
@@ -270,12 +235,11 @@ impl Loader {
         };
         self.totals
             .waited(&collated.batch, (asked, self.clock.now()), &stations);
-        let shards = self.dataset.shards();
-        let name = |shard: u32| {
-            let key = shards.get(shard as usize).map(|shard| &shard.key);
-            key.map_or_else(
-                || shard.to_string(),
-                |key| self.dataset.store().location().join(key).to_string(),
+        let name = |number: u32| {
+            let shard = self.sources.shard(number);
+            shard.map_or_else(
+                || number.to_string(),
+                |(dataset, shard)| dataset.store().location().join(&shard.key).to_string(),
             )
         };
         if let Err(error) = self.totals.bad(collated.bad, &self.bad, name) {
@@ -283,7 +247,7 @@ impl Loader {
         }
         self.totals
             .given(collated.batch.len() as u64, collated.batch.bytes());
-        self.at = (made.plan, made.index + 1);
+        self.at = (made.leg, made.index + 1);
         Some(Ok(collated.batch))
     }
 
@@ -292,14 +256,14 @@ impl Loader {
         self.at.0.position(self.at.1)
     }
 
-    /// Batches of one epoch, the same on every rank.
+    /// Batches of one epoch, the same on every rank. An epoch of a mixture is as long as all its data sets together.
     pub fn batches(&self) -> u64 {
-        self.at.0.batches()
+        self.at.0.epoch_batches()
     }
 
-    /// The data set.
-    pub fn dataset(&self) -> &Dataset {
-        &self.dataset
+    /// What is streamed.
+    pub fn sources(&self) -> &Sources {
+        &self.sources
     }
 
     /// What was done so far.
@@ -308,61 +272,33 @@ impl Loader {
     }
 }
 
+/// What reads each of the data sets.
+fn readers(sources: &Sources, fields: &[Wanted], pool: &BufPool, cpu: &Cpu) -> Vec<Reader> {
+    let mut shard_first = 0;
+    let schema: Option<Arc<[Field]>> = sources
+        .datasets()
+        .first()
+        .map(|dataset| dataset.schema().fields().into());
+    let readers = sources.datasets().iter().map(|dataset| {
+        let first = shard_first;
+        shard_first += dataset.shards().len() as u32;
+        Reader {
+            dataset: dataset.clone(),
+            shard_first: first,
+            schema: schema.clone().unwrap_or_default(),
+            fields: fields.iter().map(|wanted| wanted.source).collect(),
+            pool: pool.clone(),
+            cpu: cpu.clone(),
+            groups: Arc::default(),
+        }
+    });
+    readers.collect()
+}
+
 fn pool(bytes_max: u64, pin: Option<Arc<dyn PinHook>>) -> Result<BufPool> {
     BufPool::new(&PoolConfig {
         bytes_max,
         pin,
         ..PoolConfig::default()
     })
-}
-
-/// The fields that are wanted, and what becomes of them.
-fn wanted(dataset: &Dataset, spec: &StreamSpec) -> Result<Arc<[Wanted]>> {
-    let schema = dataset.schema();
-    let unknown = |argument: &'static str, name: &str, known: Vec<&str>| {
-        let message = format!("there is no field '{}'", name.escape_debug());
-        Error::new(ErrorKind::InvalidInput, "stream", message)
-            .with_field(argument)
-            .with_hint(format!("there are: {}", known.join(", ")))
-    };
-    let names = || schema.fields().iter().map(|field| field.name.as_str());
-    let indices = match &spec.fields {
-        None => (0..schema.fields().len()).collect(),
-        Some(wanted) => {
-            let indices = wanted.iter().map(|name| {
-                let index = schema.index_of(name);
-                index.ok_or_else(|| unknown("fields", name, names().collect()))
-            });
-            indices.collect::<Result<Vec<usize>>>()?
-        }
-    };
-    let fields: Vec<(usize, &Field)> = indices
-        .into_iter()
-        .filter_map(|index| Some((index, schema.fields().get(index)?)))
-        .collect();
-    if let Some((name, _)) = spec
-        .decode
-        .iter()
-        .find(|(name, _)| !fields.iter().any(|(_, field)| field.name == *name))
-    {
-        let known = fields.iter().map(|(_, field)| field.name.as_str());
-        return Err(unknown("decode", name, known.collect()));
-    }
-    let wanted = fields.into_iter().map(|(index, field)| {
-        let decode = spec.decode.iter().find(|(name, _)| field.name == *name);
-        Wanted::new(index, field, decode.map(|(_, decode)| decode), spec.order.seed)
-    });
-    Ok(wanted.collect())
-}
-
-/// Bytes that a batch has on average.
-fn batch_bytes(dataset: &Dataset, fields: &[Wanted], batch_size: u64) -> u64 {
-    let stored: u64 = dataset.shards().iter().map(|shard| shard.raw_bytes).sum();
-    let decoded = fields.iter().filter(|wanted| wanted.tool.is_some());
-    let decoded: u64 = decoded.filter_map(|wanted| wanted.field.kind.fixed_bytes()).sum();
-    let mean = u128::from(stored) * u128::from(batch_size) / u128::from(dataset.samples().max(1));
-    u64::try_from(mean)
-        .unwrap_or(u64::MAX)
-        .saturating_add(decoded.saturating_mul(batch_size))
-        .clamp(4096, 1 << 40)
 }

@@ -1,7 +1,7 @@
 //! `forebay stream`: drain a data set as a training run would, and tell how fast it came and what it waited for.
 //!
 //! ```text
-//! URL -> Place -> cache, where one is set -> Dataset (its index is read, or made; filtered) -> Loader -> batches, counted and dropped
+//! URL, URL... -> Place -> cache, where one is set -> Dataset (its index is read, or made; filtered) -> Loader -> batches, counted and dropped
 //!                                                                              |
 //!                                             report.rs: the table or --json <-+-> state.rs: where the run stands, for --resume
 //! ```
@@ -11,6 +11,7 @@
 mod report;
 mod state;
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use forebay_core::{Clock, Error, ErrorKind, Result, Seed, SystemClock};
 use forebay_data::Dataset;
 use forebay_data::dataset::{OpenOptions, Place, Progress, Save};
 use forebay_data::filter::Filter;
-use forebay_data::loader::{Batch, Decode, Loader, StreamSpec};
+use forebay_data::loader::{Batch, Decode, Loader, Sources, StreamSpec};
 use forebay_data::order::{Last, OrderSpec};
 use forebay_store::Context;
 use forebay_store::cache::Mode;
@@ -57,23 +58,19 @@ pub(super) async fn run(args: &StreamArgs, app: &App) -> Printed<Exit> {
     let bar = Bar::new(app.printer(), "opening", Some(0));
     let begun = SystemClock.now();
     let opened = app
-        .unless_cancelled(async {
-            let (dataset, source) = open(args, &context, app, &bar).await?;
-            let dataset = filtered(dataset, filter.as_ref(), &spec, &bar).await?;
-            Ok::<_, Error>((dataset, source))
-        })
+        .unless_cancelled(open_all(args, &context, app, filter.as_ref(), &spec, &bar))
         .await;
-    let (dataset, source) = opened.inspect_err(|_| bar.finish())?;
+    let (sources, stores) = opened.inspect_err(|_| bar.finish())?;
     let open_time = SystemClock.now().saturating_sub(begun);
     let meter = Meter::start();
     let loader = match &resumed {
-        Some(position) => Loader::resume(dataset.clone(), &spec, position),
-        None => Loader::new(dataset.clone(), &spec),
+        Some(position) => Loader::resume(sources.clone(), &spec, position),
+        None => Loader::new(sources.clone(), &spec),
     };
     let mut run = Run {
         loader: loader.inspect_err(|_| bar.finish())?,
         sink: args.keys.then(|| Outlet::open(app)).transpose()?,
-        epoch: EpochBar::new(bar, &dataset, &spec),
+        epoch: EpochBar::new(bar, &sources, &spec),
         begun: SystemClock.now(),
         first_batch: None,
         batches: 0,
@@ -91,7 +88,9 @@ pub(super) async fn run(args: &StreamArgs, app: &App) -> Printed<Exit> {
     }
     let end = drained?;
     Report::new(args, &spec, &run, end, open_time, &measured)?.print(args, app)?;
-    source.finish(app.printer()).await;
+    for store in stores {
+        store.finish(app.printer()).await;
+    }
     if end == End::Interrupted {
         // Before the error: what was done so far is the data of this run.
         app.printer().flush()?;
@@ -145,8 +144,37 @@ fn decode_of(text: &str) -> Result<(String, Decode)> {
     }
 }
 
-async fn open(args: &StreamArgs, context: &Context, app: &App, bar: &Bar) -> Result<(Dataset, Source)> {
-    let Some(url) = args.url.to_str() else {
+/// All data sets, filtered, and the stores they are read from.
+async fn open_all(
+    args: &StreamArgs,
+    context: &Context,
+    app: &App,
+    filter: Option<&Filter>,
+    spec: &StreamSpec,
+    bar: &Bar,
+) -> Result<(Sources, Vec<Source>)> {
+    let (mut datasets, mut stores) = (Vec::new(), Vec::new());
+    for url in &args.urls {
+        let (dataset, store) = open(args, url, context, app, bar).await?;
+        datasets.push(filtered(dataset, filter, spec, bar).await?);
+        stores.push(store);
+    }
+    let weights = (!args.weights.is_empty()).then(|| args.weights.clone());
+    let sources = match datasets.pop() {
+        Some(alone) if datasets.is_empty() && weights.is_none() => alone.into(),
+        last => Sources::mixed(datasets.into_iter().chain(last).collect(), weights)?,
+    };
+    Ok((sources, stores))
+}
+
+async fn open(
+    args: &StreamArgs,
+    url: &OsStr,
+    context: &Context,
+    app: &App,
+    bar: &Bar,
+) -> Result<(Dataset, Source)> {
+    let Some(url) = url.to_str() else {
         let message = "the name of a data set must be UTF-8";
         return Err(Error::new(ErrorKind::InvalidInput, "open data set", message));
     };
@@ -221,13 +249,15 @@ struct EpochBar {
 }
 
 impl EpochBar {
-    fn new(bar: Bar, dataset: &Dataset, spec: &StreamSpec) -> Self {
-        let bytes: u64 = dataset.shards().iter().map(|shard| shard.raw_bytes).sum();
-        let sample_bytes = bytes as f64 / dataset.samples().max(1) as f64;
+    fn new(bar: Bar, sources: &Sources, spec: &StreamSpec) -> Self {
+        let shards = || sources.datasets().iter().flat_map(Dataset::shards);
+        let bytes: u64 = shards().map(|shard| shard.raw_bytes).sum();
+        let samples: u64 = shards().map(|shard| shard.samples).sum();
+        let sample_bytes = bytes as f64 / samples.max(1) as f64;
         let samples = spec
             .order
             .limit
-            .map_or(dataset.samples_kept(), |limit| limit.min(dataset.samples_kept()));
+            .map_or(sources.samples_kept(), |limit| limit.min(sources.samples_kept()));
         Self {
             bar,
             sample_bytes,
@@ -301,9 +331,9 @@ impl Run {
         let Some(sink) = &mut self.sink else {
             return Ok(());
         };
-        let shards = self.loader.dataset().shards();
+        let sources = self.loader.sources();
         for key in batch.keys() {
-            let key = key.text(|shard| shards.get(shard as usize).map(|shard| shard.key.clone()));
+            let key = key.text(|shard| Some(sources.shard(shard)?.1.key.clone()));
             if app.printer().is_json() {
                 let row = KeyRow {
                     key: &key,

@@ -350,3 +350,52 @@ fn a_filter_keeps_some_samples_and_belongs_to_the_position() {
         .exits(2)
         .says(&["filter"]);
 }
+
+#[test]
+fn several_data_sets_are_mixed_by_weight_and_resumed() {
+    let sandbox = with_data();
+    std::fs::create_dir(sandbox.path("more")).unwrap();
+    std::fs::write(sandbox.path("more/x-000.tar"), shard(90, 80)).unwrap();
+    let first = [
+        "stream",
+        "data",
+        "more",
+        "--weights",
+        "3,1",
+        "--shuffle",
+        "--lanes",
+        "8",
+    ];
+    let rest = ["--batch-size", "16", "--json", "--keys"];
+    let args = |more: &[&'static str]| [&first[..], &rest, more].concat();
+    let (all, report) = read(&sandbox.run(args(&[])).exits(0));
+    assert_eq!(all.len(), 280 / 16 * 16);
+    let share = all.iter().filter(|key| key.starts_with("90-")).count();
+    assert_eq!(share * 4, all.len());
+    assert_eq!(report["sources"][1]["weight"], 0.25);
+    assert_eq!(
+        (&report["shards"], &report["dataset_samples"]),
+        (&6.into(), &280.into())
+    );
+    let (begun, _) = read(
+        &sandbox
+            .run(args(&["--batches", "7", "--state-out", "state.json"]))
+            .exits(0),
+    );
+    let (rest, _) = read(&sandbox.run(args(&["--resume", "state.json"])).exits(0));
+    assert_eq!([begun, rest].concat(), all);
+    let by_size = sandbox.run(["stream", "data", "more", "--shuffle", "--lanes", "8"]);
+    let table = by_size.exits(0).out;
+    assert!(
+        table.contains("71.43% from data") && table.contains("28.57% from more"),
+        "{table}"
+    );
+    sandbox
+        .run(["stream", "data", "more"])
+        .exits(2)
+        .says(&["data set 0 is not shuffled"]);
+    sandbox
+        .run(["stream", "data", "more", "--weights", "1", "--shuffle"])
+        .exits(2)
+        .says(&["1 weights for 2 data sets"]);
+}

@@ -12,6 +12,7 @@ use forebay_io::BufPool;
 use tokio::sync::{Notify, mpsc};
 
 use super::collate::{Collated, Job, Pick};
+use super::course::{Course, Draws, Leg, Spot};
 use super::cpu::Cpu;
 use super::decode::Wanted;
 use super::feed::{Fed, Room};
@@ -20,12 +21,11 @@ use super::read::{Loaded, Times};
 use super::stalls::Stations;
 use super::task::Task;
 use super::totals::Totals;
-use crate::order::{EpochPlan, Order, Slot};
 
 /// A batch that is being made.
 #[derive(Debug)]
 pub(super) struct Made {
-    pub(super) plan: EpochPlan,
+    pub(super) leg: Leg,
     pub(super) index: u64,
     pub(super) collating: Task<Result<(Collated, Stations)>>,
 }
@@ -70,6 +70,7 @@ impl Drop for BusyMark {
 /// A window in use.
 #[derive(Debug)]
 struct Open {
+    epoch: u64,
     start: u64,
     order: Vec<(u32, u32)>,
     blocks: Vec<State>,
@@ -87,7 +88,7 @@ enum State {
 /// Assembles batches.
 #[derive(Debug)]
 pub(super) struct Assembler {
-    pub(super) order: Order,
+    pub(super) course: Course,
     pub(super) fields: Arc<[Wanted]>,
     pub(super) quarantine: Option<Arc<Quarantine>>,
     pub(super) pool: BufPool,
@@ -97,9 +98,9 @@ pub(super) struct Assembler {
     pub(super) totals: Arc<Totals>,
     pub(super) fed: mpsc::Receiver<Result<Fed>>,
     pub(super) ready: mpsc::Sender<Result<Made>>,
-    pub(super) epochs_end: u64,
     busy: Arc<Busy>,
-    open: BTreeMap<(u64, u32), VecDeque<Open>>,
+    /// Windows by data set and lane, in the order in which they are needed.
+    open: BTreeMap<(u32, u32), VecDeque<Open>>,
 }
 
 impl Assembler {
@@ -108,7 +109,7 @@ impl Assembler {
         reason = "each is a part of its own, named where it is made"
     )]
     pub(super) fn new(
-        order: Order,
+        course: Course,
         fields: Arc<[Wanted]>,
         quarantine: Option<Arc<Quarantine>>,
         pool: BufPool,
@@ -118,10 +119,9 @@ impl Assembler {
         totals: Arc<Totals>,
         fed: mpsc::Receiver<Result<Fed>>,
         ready: mpsc::Sender<Result<Made>>,
-        epochs_end: u64,
     ) -> Self {
         Self {
-            order,
+            course,
             fields,
             quarantine,
             pool,
@@ -131,21 +131,22 @@ impl Assembler {
             totals,
             fed,
             ready,
-            epochs_end,
             busy: Arc::default(),
             open: BTreeMap::new(),
         }
     }
 
-    /// From batch `batch` of `plan` on, until the last epoch or until nobody takes batches.
-    pub(super) async fn run(mut self, mut plan: EpochPlan, mut batch: u64) {
-        while plan.epoch() < self.epochs_end {
-            while batch < plan.batches() {
+    /// From batch `batch` of `leg` on, until the last epoch or until nobody takes batches.
+    pub(super) async fn run(mut self, leg: Leg, batch: u64) {
+        let (mut now, mut batch) = (Some(leg), batch);
+        while let Some(leg) = now {
+            let mut draws = Draws::default();
+            while batch < self.course.batches(&leg) {
                 // A place in the queue first: nothing is made that would have to wait for one.
                 let Ok(place) = self.ready.clone().reserve_owned().await else {
                     return;
                 };
-                match self.make(&plan, batch).await {
+                match self.make(&leg, batch, &mut draws).await {
                     Ok(made) => drop(place.send(Ok(made))),
                     Err(error) => {
                         place.send(Err(error));
@@ -154,17 +155,22 @@ impl Assembler {
                 }
                 batch += 1;
             }
-            self.open.retain(|(epoch, _), _| *epoch > plan.epoch());
-            plan = self.order.epoch(plan.epoch() + 1);
+            now = self.course.after(&leg);
+            if let Some(Leg::Epoch(plan)) = &now {
+                for windows in self.open.values_mut() {
+                    windows.retain(|open| open.epoch >= plan.epoch());
+                }
+            }
             batch = 0;
         }
     }
 
-    async fn make(&mut self, plan: &EpochPlan, index: u64) -> Result<Made> {
-        let mut picks = Vec::with_capacity(plan.batch_len(index) as usize);
+    async fn make(&mut self, leg: &Leg, index: u64, draws: &mut Draws) -> Result<Made> {
+        let spots = leg.spots(index, draws)?;
+        let mut picks = Vec::with_capacity(spots.len());
         let mut latest = Times::default();
-        for slot in plan.batch(index) {
-            let pick = self.pick(plan.epoch(), slot).await?;
+        for spot in spots {
+            let pick = self.pick(spot).await?;
             let times = pick.block.times;
             latest.asked = latest.asked.max(times.asked);
             if times.arrived > latest.arrived {
@@ -178,9 +184,10 @@ impl Assembler {
             assembled: self.clock.now(),
             ..Stations::default()
         };
+        let (epoch, number) = leg.number(index);
         let job = Job {
-            epoch: plan.epoch(),
-            index,
+            epoch,
+            index: number,
             picks,
             fields: Arc::clone(&self.fields),
             quarantine: self.quarantine.clone(),
@@ -195,21 +202,21 @@ impl Assembler {
             Ok((collated, stations))
         });
         Ok(Made {
-            plan: plan.clone(),
+            leg: leg.clone(),
             index,
             collating,
         })
     }
 
-    /// The sample of a slot, as soon as its block is there.
-    async fn pick(&mut self, epoch: u64, slot: Slot) -> Result<Pick> {
+    /// The sample of a spot, as soon as its block is there.
+    async fn pick(&mut self, spot: Spot) -> Result<Pick> {
         loop {
-            let windows = self.open.entry((epoch, slot.lane)).or_default();
-            while windows.front().is_some_and(|open| open.end() <= slot.position) {
+            let windows = self.open.entry((spot.source, spot.lane)).or_default();
+            while windows.front().is_some_and(|open| open.is_before(spot)) {
                 windows.pop_front();
             }
             if let Some(open) = windows.front_mut() {
-                return open.take(slot.position, &self.totals).await;
+                return open.take(spot.position, &self.totals).await;
             }
             self.take_in().await?;
         }
@@ -229,32 +236,37 @@ impl Assembler {
             }
         };
         let fed = fed.ok_or_else(|| internal("reading ahead ended early"))??;
-        let open = Open::new(fed.start, fed.order, fed.blocks);
-        self.open
-            .entry((fed.epoch, fed.lane))
-            .or_default()
-            .push_back(open);
+        let key = (fed.source, fed.lane);
+        let open = Open::new(fed);
+        self.open.entry(key).or_default().push_back(open);
         Ok(())
     }
 }
 
 impl Open {
-    fn new(start: u64, order: Vec<(u32, u32)>, blocks: Vec<Option<Task<Result<Loaded>>>>) -> Self {
-        let mut left = vec![0; blocks.len()];
-        for (block, _) in &order {
+    fn new(fed: Fed) -> Self {
+        let mut left = vec![0; fed.blocks.len()];
+        for (block, _) in &fed.order {
             if let Some(left) = left.get_mut(*block as usize) {
                 *left += 1;
             }
         }
-        let states = blocks
+        let states = fed
+            .blocks
             .into_iter()
             .map(|block| block.map_or(State::Done, State::Coming));
         Self {
-            start,
-            order,
+            epoch: fed.epoch,
+            start: fed.start,
+            order: fed.order,
             blocks: states.collect(),
             left,
         }
+    }
+
+    /// True when a spot, and all that come later, are behind its end.
+    fn is_before(&self, spot: Spot) -> bool {
+        (self.epoch, self.end()) <= (spot.epoch, spot.position)
     }
 
     fn end(&self) -> u64 {

@@ -16,9 +16,10 @@ use forebay_core::{Error, ErrorKind, Result};
 use futures::stream::{self, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
+use super::course::{Course, Leg, Need, Needs};
 use super::read::{Loaded, Reader};
 use super::task::Task;
-use crate::order::{BlockRef, EpochPlan, Order, Window, Windows};
+use crate::order::BlockRef;
 
 /// Windows that are fed and not yet taken: bytes bound what is read ahead, but a small data set has so few of them that it would be read over and over.
 pub(super) const FED_WINDOWS_MAX: usize = 1024;
@@ -32,6 +33,7 @@ const LOOKS_AT_ONCE_MAX: usize = 32;
 /// A window whose blocks are on their way.
 #[derive(Debug)]
 pub(super) struct Fed {
+    pub(super) source: u32,
     pub(super) epoch: u64,
     pub(super) lane: u32,
     pub(super) start: u64,
@@ -94,36 +96,28 @@ impl Room {
 /// Reads ahead until the last epoch, or until nobody takes what it reads.
 #[derive(Debug)]
 pub(super) struct Feeder {
-    pub(super) order: Order,
-    pub(super) reader: Reader,
+    pub(super) course: Course,
+    /// One for each data set.
+    pub(super) readers: Vec<Reader>,
     pub(super) room: Arc<Room>,
     pub(super) fed: mpsc::Sender<Result<Fed>>,
-    /// Epochs end before this one.
-    pub(super) epochs_end: u64,
 }
 
 /// A lane's next window, for the heap: nearest need first.
 #[derive(Debug)]
 struct Next {
-    batch: u64,
-    lane: u32,
-    window: Window,
-    rest: Windows,
+    need: Need,
+    rest: Needs,
 }
 
 impl Next {
-    fn of(plan: &EpochPlan, lane: u32, mut rest: Windows) -> Option<Self> {
-        let window = rest.next()?;
-        Some(Self {
-            batch: plan.batch_of(lane, window.start),
-            lane,
-            window,
-            rest,
-        })
+    fn of(mut rest: Needs) -> Option<Self> {
+        let need = rest.next()?;
+        Some(Self { need, rest })
     }
 
     fn rank(&self) -> (u64, u32) {
-        (self.batch, self.lane)
+        (self.need.batch, self.need.lane)
     }
 }
 
@@ -148,31 +142,29 @@ impl Ord for Next {
 }
 
 impl Feeder {
-    /// From batch `batch` of `plan` on.
-    pub(super) async fn run(self, plan: EpochPlan, batch: u64) {
-        if let Err(error) = self.feed(plan, batch).await {
+    /// From batch `batch` of `leg` on.
+    pub(super) async fn run(self, leg: Leg, batch: u64) {
+        if let Err(error) = self.feed(leg, batch).await {
             drop(self.fed.send(Err(error)).await);
         }
     }
 
-    async fn feed(&self, mut plan: EpochPlan, mut batch: u64) -> Result<()> {
-        while plan.epoch() < self.epochs_end {
+    async fn feed(&self, leg: Leg, batch: u64) -> Result<()> {
+        let (mut now, mut batch) = (Some(leg), batch);
+        while let Some(leg) = now {
             let mut heap = BinaryHeap::new();
-            for lane in plan.lanes() {
-                let position = plan.position_at(lane, batch);
-                let windows = plan.lane(lane)?.windows_from(position);
-                heap.extend(Next::of(&plan, lane, windows).map(Reverse));
+            for lane in leg.lanes() {
+                heap.extend(Next::of(self.course.needs(&leg, lane, batch)?).map(Reverse));
             }
             self.warm(&heap).await;
             while let Some(Reverse(next)) = heap.pop() {
-                let begin = plan.position_at(next.lane, batch);
-                let fed = self.window(&plan, next.lane, &next.window, begin).await?;
+                let fed = self.window(&next.need).await?;
                 if self.fed.send(Ok(fed)).await.is_err() {
                     return Ok(());
                 }
-                heap.extend(Next::of(&plan, next.lane, next.rest).map(Reverse));
+                heap.extend(Next::of(next.rest).map(Reverse));
             }
-            plan = self.order.epoch(plan.epoch() + 1);
+            now = self.course.after(&leg);
             batch = 0;
         }
         Ok(())
@@ -180,19 +172,27 @@ impl Feeder {
 
     /// Look at the shards of the first windows side by side: one after the other, far away, it would take seconds.
     async fn warm(&self, heap: &BinaryHeap<Reverse<Next>>) {
-        let blocks = heap.iter().flat_map(|next| &next.0.window.blocks);
-        let shards: BTreeSet<u32> = blocks.map(|block| block.shard).collect();
-        let looks = stream::iter(shards).map(|shard| self.reader.warm(shard));
+        let shards = heap.iter().flat_map(|next| {
+            let need = &next.0.need;
+            need.window.blocks.iter().map(|block| (need.source, block.shard))
+        });
+        let shards: BTreeSet<(u32, u32)> = shards.collect();
+        let looks = stream::iter(shards).map(|(source, shard)| async move {
+            if let Some(reader) = self.readers.get(source as usize) {
+                reader.warm(shard).await;
+            }
+        });
         looks
             .buffer_unordered(LOOKS_AT_ONCE_MAX)
             .for_each(|()| std::future::ready(()))
             .await;
     }
 
-    /// Begin to read a window, but for what lies before position `begin` in it.
-    async fn window(&self, plan: &EpochPlan, lane: u32, window: &Window, begin: u64) -> Result<Fed> {
+    /// Begin to read a window, but for what lies before the first position that is needed.
+    async fn window(&self, need: &Need) -> Result<Fed> {
+        let window = &need.window;
         let order = window.order();
-        let done = begin.saturating_sub(window.start) as usize;
+        let done = need.begin.saturating_sub(window.start) as usize;
         let mut needed = vec![false; window.blocks.len()];
         for (block, _) in order.iter().skip(done) {
             needed[*block as usize] = true;
@@ -200,24 +200,28 @@ impl Feeder {
         let mut blocks = Vec::with_capacity(needed.len());
         for (block, needed) in window.blocks.iter().zip(needed) {
             blocks.push(if needed {
-                Some(self.begin(block).await?)
+                Some(self.begin(need.source, block).await?)
             } else {
                 None
             });
         }
         Ok(Fed {
-            epoch: plan.epoch(),
-            lane,
+            source: need.source,
+            epoch: need.epoch,
+            lane: need.lane,
             start: window.start,
             order,
             blocks,
         })
     }
 
-    async fn begin(&self, block: &BlockRef) -> Result<Task<Result<Loaded>>> {
-        let bytes = self.reader.bytes_of(block).await?;
+    async fn begin(&self, source: u32, block: &BlockRef) -> Result<Task<Result<Loaded>>> {
+        let reader = self.readers.get(source as usize);
+        let reader = reader
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "stream", "a data set that is not streamed"))?;
+        let bytes = reader.bytes_of(block).await?;
         let room = self.room.take(bytes).await?;
-        let (reader, block) = (self.reader.clone(), block.clone());
+        let (reader, block) = (reader.clone(), block.clone());
         Ok(Task::spawn(async move { reader.load(block, Some(room)).await }))
     }
 }

@@ -14,8 +14,8 @@ use serde::Serialize;
 
 use super::StreamSpec;
 use super::collate::BadSample;
+use super::sources::Sources;
 use super::totals::BadPolicy;
-use crate::dataset::Dataset;
 
 /// Bytes of a shard's name that the names of its samples begin with.
 const SHARD_NAME_BYTES_MAX: usize = 100;
@@ -43,7 +43,7 @@ struct Line<'a> {
 
 impl Quarantine {
     /// Where the policy asks for one.
-    pub(super) fn of(spec: &StreamSpec, dataset: &Dataset) -> Result<Option<Arc<Self>>> {
+    pub(super) fn of(spec: &StreamSpec, sources: &Sources) -> Result<Option<Arc<Self>>> {
         let BadPolicy::Quarantine { max, folder } = &spec.bad else {
             return Ok(None);
         };
@@ -51,11 +51,7 @@ impl Quarantine {
         Ok(Some(Arc::new(Self {
             folder: folder.clone(),
             rank: spec.order.rank,
-            shards: dataset
-                .shards()
-                .iter()
-                .map(|shard| shard.key.to_string())
-                .collect(),
+            shards: names(sources),
             max: *max,
             kept: Mutex::default(),
         })))
@@ -93,6 +89,19 @@ impl Quarantine {
         kept.insert((bad.shard, bad.index));
         Ok(())
     }
+}
+
+/// What shards are called: by their keys, behind the number of their data set where there are several.
+fn names(sources: &Sources) -> Vec<String> {
+    let datasets = sources.datasets();
+    let names = datasets.iter().enumerate().flat_map(|(number, dataset)| {
+        let shards = dataset.shards().iter();
+        shards.map(move |shard| match datasets.len() {
+            1 => shard.key.to_string(),
+            _ => format!("{number}/{}", shard.key),
+        })
+    });
+    names.collect()
 }
 
 fn failed(error: std::io::Error, path: &Path) -> Error {

@@ -27,6 +27,7 @@ use crate::codec::{Codec, Decoder};
 use crate::dataset::{ALIGN, Dataset};
 use crate::manifest::Shard;
 use crate::order::{BlockRef, Selection};
+use crate::schema::Field;
 use crate::source::ShardSource;
 use crate::table::{Layout, Samples, Table};
 use loaded::{Bad, Contents};
@@ -47,7 +48,9 @@ pub(super) struct Reader {
     pub(super) dataset: Dataset,
     /// Number of its first shard, over all data sets that are streamed together.
     pub(super) shard_first: u32,
-    /// Fields that are wanted, by their numbers in the schema.
+    /// The fields that batches are made of: those of the data set, or of the first of several.
+    pub(super) schema: Arc<[Field]>,
+    /// Those that are wanted, by their numbers there.
     pub(super) fields: Arc<[usize]>,
     pub(super) pool: BufPool,
     pub(super) cpu: Cpu,
@@ -150,9 +153,9 @@ impl Reader {
         shard.ok_or_else(|| internal("a shard that the data set does not have"))
     }
 
-    /// For each field of the data set, where the shard has it.
+    /// For each field of the schema, where the shard has it.
     pub(super) fn columns(&self, table: &Table) -> Vec<Option<usize>> {
-        let fields = self.dataset.schema().fields().iter();
+        let fields = self.schema.iter();
         fields
             .map(|field| table.fields.iter().position(|own| own.name == field.name))
             .collect()

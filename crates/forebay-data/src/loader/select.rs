@@ -126,6 +126,7 @@ impl Judge {
             reader: Reader {
                 dataset: dataset.without_selection(),
                 shard_first: 0,
+                schema: dataset.schema().fields().into(),
                 fields: columns.filter(|column| Some(*column) != key).collect(),
                 pool: BufPool::new(&pool)?,
                 cpu: cpu.clone(),

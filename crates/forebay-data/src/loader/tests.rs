@@ -1,14 +1,16 @@
 //! The loader over data sets in memory, against the plan it is made from.
 
 mod decode;
+mod mixture;
 
 use std::collections::BTreeMap;
 
-use forebay_core::{Key, Ledger, Limits, Seed};
+use forebay_core::{ErrorKind, Key, Ledger, Limits, Seed};
 use forebay_io::{DiskConfig, EngineChoice};
 use forebay_store::{Context, MemoryStore, PutOptions, Store, StoreExt};
 
 use super::*;
+use crate::codec::Codec;
 use crate::dataset::OpenOptions;
 use crate::format::Tabulated;
 use crate::manifest::{FormatSpec, ManifestWriter};
@@ -39,19 +41,35 @@ fn text_of(number: u32) -> Vec<u8> {
 
 /// Shards of samples with a number and a text, `sizes[i]` of them in shard `i`; returns the store too, for damaging it.
 async fn data_set(sizes: &[u32]) -> (Dataset, Arc<dyn Store>) {
+    data_set_from(0, sizes).await
+}
+
+/// The same with other numbers.
+async fn data_set_from(first: u32, sizes: &[u32]) -> (Dataset, Arc<dyn Store>) {
+    made(first, sizes, true).await
+}
+
+/// The same without the text as a field, and with a field before the number that no sample has.
+async fn numbered_only(sizes: &[u32]) -> (Dataset, Arc<dyn Store>) {
+    made(10_000, sizes, false).await
+}
+
+async fn made(first: u32, sizes: &[u32], has_text: bool) -> (Dataset, Arc<dyn Store>) {
     let context = context();
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let mut writer = ManifestWriter::in_memory(FormatSpec::new("wds"), &store.identity());
-    let mut number = 0u32;
+    let mut number = first;
     for (shard, size) in sizes.iter().enumerate() {
         let scalar = Kind::Array {
             dtype: Dtype::Uint32,
             shape: Vec::new(),
         };
-        let mut builder = TableBuilder::new(vec![
-            Field::new("number", scalar),
-            Field::new("text", Kind::Bytes),
-        ]);
+        let number_field = Field::new("number", scalar);
+        let mut builder = TableBuilder::new(if has_text {
+            vec![number_field, Field::new("text", Kind::Bytes)]
+        } else {
+            vec![Field::new("more", Kind::Bytes), number_field]
+        });
         let mut bytes = vec![b'#'; 100];
         for _ in 0..*size {
             let start = bytes.len() as u64;
@@ -59,8 +77,10 @@ async fn data_set(sizes: &[u32]) -> (Dataset, Arc<dyn Store>) {
             let sample = [&number.to_le_bytes()[..], &text].concat();
             builder.begin(start, Some(&format!("k{number}"))).unwrap();
             builder.absorb(&sample);
-            builder.field(0, start, 4).unwrap();
-            builder.field(1, start + 4, text.len() as u64).unwrap();
+            builder.field(usize::from(!has_text), start, 4).unwrap();
+            if has_text {
+                builder.field(1, start + 4, text.len() as u64).unwrap();
+            }
             builder.end().unwrap();
             bytes.extend(sample);
             number += 1;

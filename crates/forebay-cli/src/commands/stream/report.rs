@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use forebay_core::{ByteSize, Error, ErrorKind, Ledger, Rate, Result};
+use forebay_data::Dataset;
 use forebay_data::loader::{StallReport, StreamSpec};
 use forebay_data::order::Position;
 use forebay_io::memory_peak_bytes;
@@ -25,8 +26,11 @@ const BLAME_SHARE_MIN: f64 = 0.01;
 /// `--json`.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
+    /// The data set, or all that are mixed.
     url: String,
     format: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    sources: Vec<SourceRow>,
     shards: u64,
     dataset_samples: u64,
     /// Of these, the ones that the filter keeps.
@@ -61,6 +65,17 @@ pub(super) struct Report {
     position: Position,
 }
 
+/// One of several data sets.
+#[derive(Debug, Serialize)]
+struct SourceRow {
+    url: String,
+    format: String,
+    dataset_samples: u64,
+    kept_samples: u64,
+    /// Its share.
+    weight: f64,
+}
+
 /// A sample that could not be used.
 #[derive(Debug, Serialize)]
 struct BadRow {
@@ -79,9 +94,9 @@ impl Report {
         open_time: Duration,
         measured: &Sample,
     ) -> Result<Self> {
-        let (dataset, report) = (run.loader.dataset(), run.loader.report());
-        let shard_name = |shard: u32| match dataset.shards().get(shard as usize) {
-            Some(shard) => Ok(shard.key.to_string()),
+        let (sources, report) = (run.loader.sources(), run.loader.report());
+        let shard_name = |shard: u32| match sources.shard(shard) {
+            Some((_, shard)) => Ok(shard.key.to_string()),
             None => Err(Error::new(
                 ErrorKind::Internal,
                 "report",
@@ -97,13 +112,15 @@ impl Report {
             })
         });
         let seconds = measured.time.as_secs_f64();
+        let datasets = || sources.datasets().iter();
         Ok(Self {
-            url: args.url.to_string_lossy().into_owned(),
-            format: dataset.manifest().spec().name.clone(),
-            shards: dataset.shards().len() as u64,
-            dataset_samples: dataset.samples(),
-            kept_samples: dataset.samples_kept(),
-            is_indexed: dataset.is_indexed(),
+            url: joined(args.urls.iter().map(|url| url.to_string_lossy().into_owned())),
+            format: joined(datasets().map(|dataset| dataset.manifest().spec().name.clone())),
+            sources: source_rows(args, run),
+            shards: datasets().map(|dataset| dataset.shards().len() as u64).sum(),
+            dataset_samples: datasets().map(Dataset::samples).sum(),
+            kept_samples: sources.samples_kept(),
+            is_indexed: datasets().all(Dataset::is_indexed),
             rank: spec.order.rank,
             world: spec.order.world,
             batch_size: spec.order.batch_size,
@@ -177,6 +194,10 @@ impl Report {
                 }
             ),
         ]);
+        for source in &self.sources {
+            let line = format!("{:.2}% from {}", 100.0 * source.weight, visible(&source.url));
+            table.row(["mixed", &line]);
+        }
         table.row([
             "streamed",
             &format!(
@@ -281,6 +302,27 @@ impl Report {
             table.row(["", &line]);
         }
     }
+}
+
+/// What differs, each once.
+fn joined(names: impl Iterator<Item = String>) -> String {
+    let mut joined: Vec<String> = names.collect();
+    joined.dedup();
+    joined.join(", ")
+}
+
+/// The data sets, where several are mixed.
+fn source_rows(args: &StreamArgs, run: &Run) -> Vec<SourceRow> {
+    let sources = run.loader.sources();
+    let rows = sources.datasets().iter().zip(&args.urls).zip(sources.shares());
+    let rows = rows.map(|((dataset, url), weight)| SourceRow {
+        url: url.to_string_lossy().into_owned(),
+        format: dataset.manifest().spec().name.clone(),
+        dataset_samples: dataset.samples(),
+        kept_samples: dataset.samples_kept(),
+        weight,
+    });
+    rows.collect()
 }
 
 /// A time of any size.
