@@ -37,11 +37,6 @@ def collate(job):
     return packed if job["workers"] else list
 
 
-def unpacked(batch):
-    """Tensors of workers as numpy sees them."""
-    return (batch[0].numpy(), batch[1]) if isinstance(batch, tuple | list) and len(batch) == 2 else batch
-
-
 def torch_loader(job, dataset, **more):
     from torch.utils.data import DataLoader
 
@@ -51,8 +46,9 @@ def torch_loader(job, dataset, **more):
 
 
 def handed(job, loader):
+    """Batches as they come, tensors of worker processes as numpy sees them."""
     for batch in loader:
-        yield unpacked(batch) if job["workers"] else batch
+        yield (batch[0].numpy(), batch[1]) if job["workers"] else batch
 
 
 class Files:

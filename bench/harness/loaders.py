@@ -159,7 +159,8 @@ class Loaders(Result):
             cells.append(f"{row.cpu_per_gb:.2f}")
             cells.append(f"{row.rss_bytes / MIB:.0f}" if row.rss_bytes else "-")
             lines.append(line([*cells, first_batch(row), note]))
-        return "\n".join([f"### {self.title}", "", *lines, *self.remarks, ""])
+        text = "\n".join([f"### {self.title}", "", *lines, ""])
+        return text + "".join(f"\n{remark}\n" for remark in self.remarks)
 
 
 def ratio(row, other):
