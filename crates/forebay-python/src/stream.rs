@@ -4,6 +4,7 @@
 //! Ctrl-C ended loses nothing, the next one goes on with it. What is said in words (positions, reports, schemas) crosses the border as JSON.
 
 mod options;
+mod pin;
 
 use forebay_core::{Error, ErrorKind, Ledger, Result};
 use forebay_data::loader::{Batch, Loader, StreamSpec, Values, fields_of, order_of};

@@ -191,6 +191,29 @@ def test_filters_keep_some_samples(data: Path) -> None:
         forebay.stream(data, batch_size=5, filter="cls <")
 
 
+def test_the_memory_of_batches_can_be_pinned(data: Path) -> None:
+    pinned: dict[int, int] = {}
+
+    def pin(address: int, size: int) -> None:
+        pinned[address] = size
+
+    with forebay.stream(data, batch_size=8, pin=(pin, lambda address, _size: pinned.pop(address))) as stream:
+        batch = next(stream)
+        ((start, size),) = pinned.items()
+        address = batch["bin"].bytes.__array_interface__["data"][0]
+        assert start <= address < start + size
+    assert pinned, "the batch is still there"
+    del batch, stream
+    gc.collect()
+    assert not pinned
+
+    def refuse(address: int, size: int) -> None:
+        raise OSError("no device")
+
+    with pytest.raises(forebay.UnsupportedError, match="no device"):
+        next(forebay.stream(data, batch_size=8, pin=(refuse, refuse)))
+
+
 def test_an_index_can_be_kept(data: Path) -> None:
     forebay.stream(data, batch_size=16).close()
     assert not (data / "forebay.fbi").exists()

@@ -301,6 +301,7 @@ def stream(
     format: str | Mapping[str, Any] | None = None,  # noqa: A002
     save_index: bool = False,
     trace: str | os.PathLike[str] | None = None,
+    pin: tuple[Callable[[int, int], Any], Callable[[int, int], Any]] | None = None,
     transform: Callable[[Batch], Any] | None = None,
     decode: Mapping[str, Decoder] | None = None,
     endpoint: str | None = None,
@@ -335,6 +336,8 @@ def stream(
             ``{"name": "tokens", "tokens": 2048, "dtype": "uint16"}``
         save_index: keep the index that is made where there is none, beside the shards
         trace: file for a trace of the pipeline, for Chrome or Perfetto
+        pin: functions that pin and unpin the memory of batches, each called with an address and a size;
+            ``StreamLoader(pin_memory=True)`` gives those of CUDA
         transform: called with each batch; what it returns is what the stream gives
         decode: how fields are decoded, such as
             ``{"jpg": "image:rrc:224,flip,normalize", "cls": "int", "json": "json", "txt": "text"}``.
@@ -366,6 +369,7 @@ def stream(
         "format": json.dumps(dict(format)) if isinstance(format, Mapping) else format,
         "save_index": save_index,
         "trace": None if trace is None else os.fspath(trace),
+        "pin": pin,
         "endpoint": endpoint,
         "region": region,
         "addressing": addressing,

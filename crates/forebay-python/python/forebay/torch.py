@@ -51,6 +51,20 @@ def tensors(batch: Batch) -> Batch:
     return batch
 
 
+def _check(status: Any) -> None:
+    if int(status) != 0:
+        raise RuntimeError(f"CUDA error {int(status)}")
+
+
+def _pin(address: int, size: int) -> None:
+    # 1 is cudaHostRegisterPortable: pinned for every device of the process.
+    _check(torch.cuda.cudart().cudaHostRegister(address, size, 1))  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def _unpin(address: int, size: int) -> None:
+    _check(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call, unused-ignore]
+
+
 class StreamLoader:
     """Batches with tensors, on a device where one is given; takes the arguments of ``forebay.stream``.
 
@@ -68,12 +82,17 @@ class StreamLoader:
         """Open the data set; reading ahead begins with the first batch."""
         self.device = None if device is None else torch.device(device)
         self.pin_memory = pin_memory
+        if (pin_memory or self._is_cuda()) and torch.cuda.is_available():
+            options.setdefault("pin", (_pin, _unpin))
         self.stream: Stream = stream(url, **_ranks(options))
         # The batch on its way, and where the stream stood before it.
         self._next: tuple[Any, dict[str, Any]] | None = None
         self._side: Any = None
-        if self.device is not None and self.device.type == "cuda":
+        if self._is_cuda():
             self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call, unused-ignore]
+
+    def _is_cuda(self) -> bool:
+        return self.device is not None and self.device.type == "cuda"
 
     def __len__(self) -> int:
         """Batches of one epoch, the same on every rank."""
@@ -112,7 +131,8 @@ class StreamLoader:
         batch = tensors(batch)
         for name, value in batch.items():
             if isinstance(value, torch.Tensor):
-                if self.pin_memory or self._side is not None:
+                # Pinned already, unless more batches are in use than the pinned memory has room for.
+                if (self.pin_memory or self._side is not None) and not value.is_pinned():
                     value = value.pin_memory()
                 batch[name] = value if self.device is None else value.to(self.device, non_blocking=True)
         return batch

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use forebay_core::env::{self, EnvVar};
 use forebay_core::{ByteSize, Error, ErrorKind, Result, Seed};
@@ -12,10 +13,12 @@ use forebay_data::filter::Filter;
 use forebay_data::loader::{Decode, StreamSpec};
 use forebay_data::manifest::FormatSpec;
 use forebay_data::order::{Last, OrderSpec};
+use forebay_io::PinHook;
 use forebay_store::cache::Mode;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use super::pin::PythonPin;
 use crate::errors;
 use crate::process::Process;
 use crate::settings::SizeArgument;
@@ -115,6 +118,8 @@ fn spec_of(given: &Bound<'_, PyDict>) -> PyResult<StreamSpec> {
         threads: get(given, "threads")?.unwrap_or(defaults.threads),
         decode: decode_of(given)?,
         trace: get(given, "trace")?,
+        pin: get::<(Py<PyAny>, Py<PyAny>)>(given, "pin")?
+            .map(|(pin, unpin)| Arc::new(PythonPin::new(pin, unpin)) as Arc<dyn PinHook>),
         bad: bad.map_or(Ok(defaults.bad), |bad| bad.parse()).map_err(raise)?,
         ..defaults
     })
