@@ -4,6 +4,7 @@
 //! gate, goes to the engine, and lands in its own piece of the caller's buffer. On direct files, pieces that are not aligned (heads,
 //! tails, odd addresses) go through a small bounce pool of the disk's own and are copied; the ledger counts them.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -327,6 +328,34 @@ impl Disk {
             NameDone::Stat(stat) => Ok(stat),
             _ => Err(wrong_answer("stat")),
         }
+    }
+
+    /// The same for many names of one directory, in their order.
+    pub async fn stat_many(&self, dir: &Path, names: Vec<OsString>) -> Result<Vec<Result<FileStat>>> {
+        let dir = dir.to_owned();
+        match self.name(NameOp::StatMany { dir, names }).await? {
+            NameDone::Stats(stats) => Ok(stats),
+            _ => Err(wrong_answer("stat")),
+        }
+    }
+
+    /// Read small files whole, one after the other into the front of `buf`; see [`Engine::read_files`].
+    pub async fn read_files(
+        &self,
+        files: Vec<(PathBuf, u64)>,
+        buf: AlignedBuf,
+        class: Class,
+    ) -> Result<(AlignedBuf, Ledger)> {
+        let (bytes, requests) = (files.iter().map(|(_, size)| size).sum(), files.len() as u64);
+        let permit = self.0.gate.acquire(class, bytes).await?;
+        let _place = self.0.names.acquire().await.map_err(|_| wrong_answer("read"))?;
+        let buf = self.0.engine.read_files(files, buf, Some(permit)).await??;
+        let path = self.0.kind.path(&Access::Buffered {
+            reason: String::new(),
+        });
+        let ledger = Ledger::of(path, bytes, requests);
+        count("read", &ledger);
+        Ok((buf, ledger))
     }
 
     /// Give a file of `size` bytes another name; see [`NameOp::Rename`].

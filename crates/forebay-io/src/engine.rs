@@ -5,6 +5,7 @@
 //! and a caller that goes away leaves nothing dangling.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_core::{DataPath, Error, ErrorKind, Limits, Result};
@@ -94,6 +95,15 @@ pub trait Engine: fmt::Debug + Send + Sync {
 
     /// Work on names.
     fn name(&self, op: NameOp) -> Completion<Result<NameDone>>;
+
+    /// Read small files whole, one after the other into the front of `buf`, in one turn of a thread. A file that does not have the size it is named
+    /// with is `Precondition`. They go through the page cache: opening each for direct I/O would cost more than it saves.
+    fn read_files(
+        &self,
+        files: Vec<(PathBuf, u64)>,
+        buf: AlignedBuf,
+        permit: Option<Permit>,
+    ) -> Completion<Result<AlignedBuf>>;
 }
 
 impl EngineKind {

@@ -26,6 +26,7 @@ mod runs;
 pub mod sim;
 mod socket;
 mod uring;
+mod whole;
 mod workers;
 
 pub use buf::{AlignedBuf, Buf, page_ceil};

@@ -3,6 +3,7 @@
 //! They are part of the engine seam, so that the simulation sees every step of a durable write and can stop after each of
 //! them. On a real machine they are plain system calls, run by worker threads.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,13 @@ pub enum NameOp {
     Stat {
         /// Of what.
         path: PathBuf,
+    },
+    /// The same of many names in one directory, in one turn: turns are what small files cost.
+    StatMany {
+        /// The directory.
+        dir: PathBuf,
+        /// The names in it.
+        names: Vec<OsString>,
     },
     /// The entries of a directory, sorted by name.
     List {
@@ -98,6 +106,8 @@ pub enum NameDone {
     File(Arc<File>),
     /// Size, kind, times.
     Stat(FileStat),
+    /// The same for many names, in their order.
+    Stats(Vec<Result<FileStat>>),
     /// Entries, sorted by name.
     Entries(Vec<DirEntry>),
     /// A file has another name.
@@ -149,7 +159,7 @@ pub struct FileStat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {
     /// The name as the file system has it; may not be UTF-8.
-    pub name: std::ffi::OsString,
+    pub name: OsString,
     /// Kind; links are `Other` here and must be stat'ed.
     pub kind: FileKind,
 }
@@ -159,6 +169,10 @@ pub(crate) fn run(op: NameOp) -> Result<NameDone> {
     match op {
         NameOp::Open { path, how } => File::open(&path, how).map(|file| NameDone::File(Arc::new(file))),
         NameOp::Stat { path } => stat(&path).map(NameDone::Stat),
+        NameOp::StatMany { dir, names } => {
+            let stats = names.iter().map(|name| stat(&dir.join(name)));
+            Ok(NameDone::Stats(stats.collect()))
+        }
         NameOp::List { path } => list(&path).map(NameDone::Entries),
         NameOp::Rename {
             from,
@@ -415,6 +429,21 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         }
         assert!(from.exists() && !fs::metadata(&link).unwrap().is_file());
+    }
+
+    #[test]
+    fn many_names_are_looked_at_in_one_turn() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a"), "12").unwrap();
+        let op = NameOp::StatMany {
+            dir: dir.path().to_owned(),
+            names: vec!["b".into(), "a".into()],
+        };
+        let NameDone::Stats(stats) = run(op).unwrap() else {
+            panic!()
+        };
+        assert_eq!(stats[0].as_ref().unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(stats[1].as_ref().unwrap().size, 2);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! several threads work on neighbouring requests.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_core::{Error, Limits, Result};
@@ -15,6 +16,7 @@ use crate::engine::{Engine, EngineKind, EngineReport, ReadDone, WriteDone, check
 use crate::file::{Access, File};
 use crate::gate::Permit;
 use crate::names::{self, NameDone, NameOp};
+use crate::whole;
 use crate::workers::Workers;
 
 /// Times `EAGAIN` is tried again for one request before it is an error: on a regular file it is a passing shortage.
@@ -105,6 +107,18 @@ impl Engine for Psync {
 
     fn name(&self, op: NameOp) -> Completion<Result<NameDone>> {
         self.workers.submit(move || names::run(op))
+    }
+
+    fn read_files(
+        &self,
+        files: Vec<(PathBuf, u64)>,
+        buf: AlignedBuf,
+        permit: Option<Permit>,
+    ) -> Completion<Result<AlignedBuf>> {
+        self.workers.submit(move || {
+            let _permit = permit;
+            whole::read(&files, buf)
+        })
     }
 }
 

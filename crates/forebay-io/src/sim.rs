@@ -25,7 +25,7 @@ mod tree;
 use std::collections::VecDeque;
 use std::error::Error as _;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{Error, ErrorKind, Result, Rng, Seed};
@@ -360,6 +360,16 @@ impl Engine for SimEngine {
         let mut tickets = Vec::new();
         let done = self.call_name(op, &mut tickets);
         self.answer(done, tickets)
+    }
+
+    fn read_files(
+        &self,
+        files: Vec<(PathBuf, u64)>,
+        buf: AlignedBuf,
+        permit: Option<Permit>,
+    ) -> Completion<Result<AlignedBuf>> {
+        drop(permit);
+        self.answer(self.call_read_files(&files, buf), Vec::new())
     }
 }
 

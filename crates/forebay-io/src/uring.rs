@@ -16,6 +16,7 @@ mod ring;
 mod slots;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{Error, ErrorKind, Limits, Result};
@@ -28,6 +29,7 @@ use crate::engine::{Engine, EngineKind, EngineReport, ReadDone, WriteDone, check
 use crate::file::File;
 use crate::gate::Permit;
 use crate::names::{self, NameDone, NameOp};
+use crate::whole;
 use crate::workers::Workers;
 use queue::{Queue, Task};
 
@@ -236,6 +238,18 @@ impl Engine for Uring {
 
     fn name(&self, op: NameOp) -> Completion<Result<NameDone>> {
         self.workers.submit(move || names::run(op))
+    }
+
+    fn read_files(
+        &self,
+        files: Vec<(PathBuf, u64)>,
+        buf: AlignedBuf,
+        permit: Option<Permit>,
+    ) -> Completion<Result<AlignedBuf>> {
+        self.workers.submit(move || {
+            let _permit = permit;
+            whole::read(&files, buf)
+        })
     }
 }
 

@@ -280,6 +280,15 @@ impl Store for Cache {
         }
     }
 
+    async fn read_small(
+        &self,
+        objects: &[(Key, u64)],
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
+        crate::ext::read_each(self, objects, buf, options).await
+    }
+
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
         let changing = self.changing(key);
         let done = self.origin.put(key, body, options).await;

@@ -142,7 +142,7 @@ macro_rules! checks {
 
 /// Every check, in the order they run.
 const CHECKS: &[(&str, CheckFn)] = checks! {
-    objects: put_then_read, empty_object, pieces_are_joined, ranges, ranges_beyond, parallel_read, delete, odd_names, overwrite;
+    objects: put_then_read, small_objects_together, empty_object, pieces_are_joined, ranges, ranges_beyond, parallel_read, delete, odd_names, overwrite;
     listing: order, prefixes, levels, agrees_with_head;
     atomic: replace_under_readers, absent_only_once, absent_race, dropped_put, refused_put_changes_nothing;
     uploads: any_order, one_small_part, part_again, gap, short_part, long_part, give_up, dropped, replaces_at_the_end,

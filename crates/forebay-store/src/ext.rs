@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Result, Span};
 use forebay_io::{AlignedBuf, Buf, Pages};
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 
 use crate::context::Context;
@@ -208,4 +209,80 @@ impl Joined {
         let ledger = self.ledger;
         Ok(ReadDone { buf, ledger })
     }
+}
+
+/// Small objects in flight at once for one caller.
+const SMALL_AT_ONCE: usize = 32;
+
+/// [`Store::read_small`] by reading one object after the other, some of them side by side.
+pub(crate) async fn read_each<S: Store + ?Sized>(
+    store: &S,
+    objects: &[(Key, u64)],
+    mut buf: AlignedBuf,
+    options: &ReadOptions,
+) -> Result<ReadDone> {
+    let bytes: u64 = objects.iter().map(|(_, size)| size).sum();
+    if (buf.len() as u64) < bytes {
+        let message = format!("buffer of {} bytes for {bytes} bytes", buf.len());
+        return Err(Error::new(ErrorKind::InvalidInput, "read", message).at(store.location()));
+    }
+    let mut pieces = Vec::with_capacity(objects.len());
+    for (_, size) in objects {
+        let rest = buf.split_off(*size as usize);
+        pieces.push(std::mem::replace(&mut buf, rest));
+    }
+    let mut reads: Vec<BoxFuture<'_, Result<ReadDone>>> = Vec::with_capacity(pieces.len());
+    for ((key, size), piece) in objects.iter().zip(pieces) {
+        reads.push(Box::pin(read_one(store, key, *size, piece, options)));
+    }
+    let mut reads = stream::iter(reads).buffered(SMALL_AT_ONCE);
+    let mut whole: Vec<AlignedBuf> = Vec::new();
+    let mut ledger = Ledger::default();
+    let mut push = |piece: AlignedBuf| {
+        let alone = match whole.last_mut() {
+            Some(last) => last.unsplit(piece).err(),
+            None => Some(piece),
+        };
+        whole.extend(alone);
+    };
+    while let Some(done) = reads.try_next().await? {
+        ledger.merge(&done.ledger);
+        push(done.buf);
+    }
+    push(buf);
+    let buf = match whole.len() {
+        1 => whole.pop(),
+        _ => None,
+    };
+    let buf = match buf {
+        Some(buf) => buf,
+        // A read that was tried again comes back in other memory.
+        None => AlignedBuf::copy_of(&whole.iter().map(|piece| &piece[..]).collect::<Vec<_>>().concat())?,
+    };
+    Ok(ReadDone { buf, ledger })
+}
+
+async fn read_one<S: Store + ?Sized>(
+    store: &S,
+    key: &Key,
+    size: u64,
+    buf: AlignedBuf,
+    options: &ReadOptions,
+) -> Result<ReadDone> {
+    if size == 0 {
+        let ledger = Ledger::default();
+        return Ok(ReadDone { buf, ledger });
+    }
+    let read = store.read_into(key, Span::first(size), buf, options).await;
+    read.map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => shorter(error, size).at(store.location().join(key)),
+        _ => error,
+    })
+}
+
+fn shorter(error: Error, size: u64) -> Error {
+    let message = format!("it is shorter than the {size} bytes it was listed with");
+    Error::new(ErrorKind::Precondition, "read", message)
+        .with_source(error)
+        .with_hint("it changed meanwhile; list again")
 }

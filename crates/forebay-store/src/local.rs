@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forebay_core::{Error, ErrorKind, Key, Ledger, Location, Result, Span};
+use forebay_core::{Error, ErrorKind, Key, Ledger, Location, PathPolicy, Result, Span};
 use forebay_io::{Access, AlignedBuf, Disk, File, FileKind, FileStat, NameOp, OpenHow};
 
 use self::dir_sync::DirSyncs;
@@ -37,6 +37,7 @@ use self::open_files::OpenFiles;
 use self::probe::Probed;
 use self::sweep::Swept;
 use crate::context::Context;
+use crate::ext::read_each;
 use crate::memory::check_span;
 use crate::store::{
     Body, Capabilities, ListOptions, Listing, ObjectMeta, PutDone, PutMode, PutOptions, ReadDone,
@@ -368,6 +369,25 @@ impl Store for LocalStore {
     ) -> Result<ReadDone> {
         let path = self.0.path_of("read", key)?;
         self.0.read_at(&path, span, buf, options).await
+    }
+
+    /// Many in one turn of a thread. What would not be worth a turn of its own goes through the page cache; direct reads that are required are done one by one.
+    async fn read_small(
+        &self,
+        objects: &[(Key, u64)],
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
+        if matches!(options.policy, PathPolicy::Require(_)) {
+            return read_each(self, objects, buf, options).await;
+        }
+        let files = objects
+            .iter()
+            .map(|(key, size)| Ok((self.0.path_of("read", key)?, *size)));
+        let files = files.collect::<Result<_>>()?;
+        let read = self.0.disk().read_files(files, buf, options.class).await;
+        let (buf, ledger) = read?;
+        Ok(ReadDone { buf, ledger })
     }
 
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {

@@ -322,6 +322,15 @@ impl Store for RemoteStore {
             .await
     }
 
+    async fn read_small(
+        &self,
+        objects: &[(Key, u64)],
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
+        crate::ext::read_each(self, objects, buf, options).await
+    }
+
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
         self.settle(key, self.put_object(key, body, options).await).await
     }

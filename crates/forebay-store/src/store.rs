@@ -13,6 +13,8 @@ use forebay_io::{AlignedBuf, Buf, Class};
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 
+use crate::ext::read_each;
+
 /// What is known of an object without reading it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectMeta {
@@ -296,6 +298,18 @@ pub trait Store: fmt::Debug + Send + Sync {
         buf: AlignedBuf,
         options: &ReadOptions,
     ) -> Result<ReadDone>;
+
+    /// Read small objects whole, one after the other into the front of `buf`, whose length must be at least that of all of them. Each is named with the
+    /// size it was listed with: `Precondition` where it is shorter by now; one that is longer is refused, too, where the store tells. Stores to which
+    /// many small reads cost more than their bytes have a better way than one by one, which is what this does unless they say otherwise.
+    async fn read_small(
+        &self,
+        objects: &[(Key, u64)],
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
+        read_each(self, objects, buf, options).await
+    }
 
     /// Write a whole object; when it returns, it is as durable as the store makes things.
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone>;

@@ -308,6 +308,15 @@ impl Store for Tiers {
         Err(shared.unanswered(key, passed, other_version))
     }
 
+    async fn read_small(
+        &self,
+        objects: &[(Key, u64)],
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
+        crate::ext::read_each(self, objects, buf, options).await
+    }
+
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
         self.0.check_absent("put", key, options.mode).await?;
         let done = self.0.decider().put(key, body.clone(), options).await?;

@@ -5,7 +5,7 @@
 //! at. To show that the sweep would see a store that forgets to sync, it is run on engines that forget for it.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Key, Limits, Location, Result, Seed, Span};
@@ -178,6 +178,15 @@ impl Engine for Forgetful {
             (Forgets::SyncDir, NameOp::SyncDir { .. }) => Completion::ready(Ok(NameDone::Nothing)),
             _ => self.inner.name(op),
         }
+    }
+
+    fn read_files(
+        &self,
+        files: Vec<(PathBuf, u64)>,
+        buf: AlignedBuf,
+        permit: Option<Permit>,
+    ) -> Completion<Result<AlignedBuf>> {
+        self.inner.read_files(files, buf, permit)
     }
 }
 

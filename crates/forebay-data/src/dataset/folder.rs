@@ -262,6 +262,15 @@ impl Store for Folder {
         Ok(ReadDone { buf, ledger })
     }
 
+    async fn read_small(
+        &self,
+        objects: &[(Key, u64)],
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
+        self.inner.read_small(objects, buf, options).await
+    }
+
     async fn put(&self, key: &Key, _body: Body, _options: &PutOptions) -> Result<PutDone> {
         Err(self.read_only(key))
     }

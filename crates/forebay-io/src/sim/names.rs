@@ -6,6 +6,7 @@ use std::sync::Arc;
 use forebay_core::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 
+use crate::buf::AlignedBuf;
 use crate::file::{Access, Direct, File, OpenHow, Purpose};
 use crate::names::{NameDone, NameOp, Renamed, check_size};
 
@@ -20,6 +21,13 @@ impl SimEngine {
             NameOp::Stat { path } => self
                 .on_path("stat", &path, false, |fs| fs.stat(&path))
                 .map(NameDone::Stat),
+            NameOp::StatMany { dir, names } => {
+                let stats = names.iter().map(|name| {
+                    let path = dir.join(name);
+                    self.on_path("stat", &path, false, |fs| fs.stat(&path))
+                });
+                Ok(NameDone::Stats(stats.collect()))
+            }
             NameOp::List { path } => self
                 .on_path("list", &path, false, |fs| fs.list(&path))
                 .map(NameDone::Entries),
@@ -43,6 +51,29 @@ impl SimEngine {
             }
             NameOp::Touch { path } => nothing(self.on_path("touch", &path, false, |fs| fs.touch(&path))),
         }
+    }
+
+    pub(super) fn call_read_files(
+        &self,
+        files: &[(PathBuf, u64)],
+        mut buf: AlignedBuf,
+    ) -> Result<AlignedBuf> {
+        let mut at = 0;
+        for (path, size) in files {
+            let place = buf.get_mut(at..at + *size as usize).unwrap_or_default();
+            let (found, filled) = self.on_path("read", path, false, |fs| {
+                let (number, found) = fs.open(path, Purpose::Read)?;
+                let filled = fs.read(number, 0, place);
+                fs.close(number);
+                Ok((found, filled?))
+            })?;
+            if found != *size || filled as u64 != found {
+                let message = format!("the file has {found} bytes, where {size} were expected");
+                return Err(Error::new(ErrorKind::Precondition, "read", message).at(path.display()));
+            }
+            at += filled;
+        }
+        Ok(buf)
     }
 
     fn rename_file(&self, from: &Path, to: &Path, replace: bool, size: Option<u64>) -> Result<NameDone> {

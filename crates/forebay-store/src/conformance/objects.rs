@@ -48,6 +48,42 @@ pub(super) async fn put_then_read(suite: &Suite) -> Verdict {
     Ok(())
 }
 
+pub(super) async fn small_objects_together(suite: &Suite) -> Verdict {
+    let mut whole = Vec::new();
+    let mut objects = Vec::new();
+    for size in [1, 0, 4096, 70_001, 3] {
+        let (name, bytes) = (format!("small-{size}"), pattern(size as u64, size));
+        suite.put(&name, &bytes).await?;
+        whole.extend_from_slice(&bytes);
+        objects.push((suite.key(&name)?, size as u64));
+    }
+    let read = |objects: Vec<_>, len: usize| async move {
+        let buf = AlignedBuf::alloc(len, Pages::default())?;
+        suite
+            .store
+            .read_small(&objects, buf, &ReadOptions::default())
+            .await
+    };
+    let done = read(objects.clone(), whole.len() + 10).await?;
+    ensure!(
+        done.buf.get(..whole.len()) == Some(&whole[..]),
+        "objects that were read together are not what they were"
+    );
+    let short = read(objects.clone(), whole.len() - 1).await;
+    expect_error("a buffer too short", short, ErrorKind::InvalidInput, "")?;
+    let longer = vec![(suite.key("small-3")?, 4)];
+    let longer = read(longer, 10).await;
+    expect_error(
+        "an object that shrank",
+        longer,
+        ErrorKind::Precondition,
+        "small-3",
+    )?;
+    let missing = read(vec![(suite.key("small-none")?, 4)], 10).await;
+    expect_error("one that is missing", missing, ErrorKind::NotFound, "small-none")?;
+    Ok(())
+}
+
 pub(super) async fn empty_object(suite: &Suite) -> Verdict {
     let key = suite.key("no-piece")?;
     suite

@@ -11,17 +11,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Key, Result};
-use forebay_io::{FileKind, FileStat};
+use forebay_io::{Disk, FileKind, FileStat};
+use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt};
 
 use super::explain::{explain, is_not_a_directory};
 use super::{Shared, TEMP_PREFIX, meta_of, sweep};
 use crate::store::{Entry, LEAVE_OUT, ListOptions, Listing};
 
-/// Names whose size is asked for together.
+/// Names whose size is asked for in one turn of a thread: a turn costs more than a look.
 const STAT_BATCH: usize = 64;
 
-/// Of these, in flight at once: more than the engine has threads gains nothing.
+/// Such turns in flight at once: more than the engine has threads gains nothing.
 const STATS_IN_FLIGHT: usize = 16;
 
 /// List below `prefix`.
@@ -60,6 +61,7 @@ struct Frame {
 struct Unseen {
     name: OsString,
     is_dir: bool,
+    is_link: bool,
     /// Known already for links, which had to be followed to sort them.
     stat: Option<Result<FileStat>>,
 }
@@ -178,6 +180,7 @@ async fn names_in(shared: &Shared, path: &Path) -> Result<VecDeque<Unseen>> {
             Unseen {
                 is_dir: entry.kind == FileKind::Dir || linked_dir,
                 name: entry.name,
+                is_link: stat.is_some(),
                 stat,
             }
         }
@@ -197,29 +200,42 @@ impl Unseen {
 impl Frame {
     /// Look at the next names.
     async fn look(&mut self, shared: &Shared, recursive: bool) {
-        let count = self.names.len().min(STAT_BATCH);
-        let batch: Vec<Unseen> = self.names.drain(..count).collect();
-        let found = batch.into_iter().map(|name| {
-            let path = self.path.join(&name.name);
-            let (disk, key) = (shared.disk().clone(), self.key_of(&name, &path));
-            async move {
-                let key = match key {
-                    Ok(key) => key,
-                    Err(error) => return Some(Err(error)),
+        while self.found.is_empty() && !self.names.is_empty() {
+            let count = self.names.len().min(STAT_BATCH * STATS_IN_FLIGHT);
+            let mut names: Vec<Unseen> = self.names.drain(..count).collect();
+            self.stat_missing(shared, &mut names).await;
+            for mut name in names {
+                let path = self.path.join(&name.name);
+                let (is_link, stat) = (name.is_link, name.stat.take());
+                let row = match (self.key_of(&name, &path), stat) {
+                    (Ok(key), Some(stat)) => found(key, path, stat, is_link, recursive),
+                    (Ok(_), None) => None,
+                    (Err(error), _) => Some(Err(error)),
                 };
-                let is_link = name.stat.is_some();
-                let stat = match name.stat {
-                    Some(stat) => stat,
-                    None => disk.stat(&path).await,
-                };
-                found(key, path, stat, is_link, recursive)
+                // Nothing is told of what vanished since the directory was read.
+                self.found.extend(row);
             }
-        });
-        let found: Vec<Option<Result<Found>>> = stream::iter(found).buffered(STATS_IN_FLIGHT).collect().await;
-        self.found = found.into_iter().flatten().collect();
-        // Everything in this batch vanished; there may be more.
-        if self.found.is_empty() && !self.names.is_empty() {
-            Box::pin(self.look(shared, recursive)).await;
+        }
+    }
+
+    /// Ask for the size and kind of every name of which they are not known yet.
+    async fn stat_missing(&self, shared: &Shared, names: &mut [Unseen]) {
+        let mut turns: Vec<BoxFuture<'static, Vec<Result<FileStat>>>> = Vec::new();
+        for turn in names.chunks(STAT_BATCH) {
+            let asked = turn.iter().filter(|name| name.stat.is_none());
+            let asked = asked.map(|name| name.name.clone()).collect();
+            turns.push(Box::pin(stat_turn(
+                shared.disk().clone(),
+                self.path.clone(),
+                asked,
+            )));
+        }
+        let stats: Vec<_> = stream::iter(turns).buffered(STATS_IN_FLIGHT).collect().await;
+        for (turn, stats) in names.chunks_mut(STAT_BATCH).zip(stats) {
+            let unknown = turn.iter_mut().filter(|name| name.stat.is_none());
+            for (name, stat) in unknown.zip(stats) {
+                name.stat = Some(stat);
+            }
         }
     }
 
@@ -240,6 +256,17 @@ impl Frame {
             format!("{}/{name}", self.key)
         };
         Key::parse(&whole).map_err(|error| explain("list", path, error))
+    }
+}
+
+/// One turn of looks; where the engine is gone, one row says so.
+async fn stat_turn(disk: Disk, dir: PathBuf, names: Vec<OsString>) -> Vec<Result<FileStat>> {
+    if names.is_empty() {
+        return Vec::new();
+    }
+    match disk.stat_many(&dir, names).await {
+        Ok(stats) => stats,
+        Err(error) => vec![Err(error)],
     }
 }
 

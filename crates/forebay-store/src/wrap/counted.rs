@@ -134,6 +134,15 @@ impl Store for Counted {
         self.counters.done(Op::Read, result, span.len())
     }
 
+    async fn read_small(
+        &self,
+        objects: &[(Key, u64)],
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
+        crate::ext::read_each(self, objects, buf, options).await
+    }
+
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
         self.counters.asked(Op::Put);
         let size = body.len();

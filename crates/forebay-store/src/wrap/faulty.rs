@@ -234,6 +234,15 @@ impl Store for Faulty {
         Ok(done)
     }
 
+    async fn read_small(
+        &self,
+        objects: &[(Key, u64)],
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
+        crate::ext::read_each(self, objects, buf, options).await
+    }
+
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
         let hit = self.faults.hit(Op::Put);
         let body = if hit.corrupt || hit.truncate {

@@ -73,6 +73,19 @@ impl Store for Prefixed {
         self.inner.read_into(&key, span, buf, options).await
     }
 
+    async fn read_small(
+        &self,
+        objects: &[(Key, u64)],
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
+        let inside = objects
+            .iter()
+            .map(|(key, size)| Ok((self.inside("read", key)?, *size)));
+        let inside = inside.collect::<Result<Vec<_>>>()?;
+        self.inner.read_small(&inside, buf, options).await
+    }
+
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
         self.inner.put(&self.inside("put", key)?, body, options).await
     }

@@ -287,6 +287,15 @@ impl Store for Retried {
         Ok(done)
     }
 
+    async fn read_small(
+        &self,
+        objects: &[(Key, u64)],
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
+        crate::ext::read_each(self, objects, buf, options).await
+    }
+
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
         let mut tries = Tries::default();
         let options = &self.0.named(options);

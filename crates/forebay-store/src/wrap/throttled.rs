@@ -123,6 +123,15 @@ impl Store for Throttled {
         self.inner.read_into(key, span, buf, options).await
     }
 
+    async fn read_small(
+        &self,
+        objects: &[(Key, u64)],
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
+        crate::ext::read_each(self, objects, buf, options).await
+    }
+
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
         let _permit = self.valve.pass(body.len()).await?;
         self.inner.put(key, body, options).await

@@ -173,6 +173,15 @@ impl Store for Odd {
         Ok(done)
     }
 
+    async fn read_small(
+        &self,
+        objects: &[(Key, u64)],
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<ReadDone> {
+        self.inner.read_small(objects, buf, options).await
+    }
+
     async fn put(&self, key: &Key, body: Body, options: &PutOptions) -> Result<PutDone> {
         self.oddity.check_key("put", key)?;
         self.oddity.write().await?;

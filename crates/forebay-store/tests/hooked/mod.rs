@@ -1,6 +1,7 @@
 //! An engine with hooks: tests see and change what a store asks of the operating system.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_core::{Error, Limits, Result};
@@ -98,6 +99,15 @@ impl Engine for Hooked {
             drop(sender.send(hook(&op, &run)));
         });
         Completion::pending(receiver)
+    }
+
+    fn read_files(
+        &self,
+        files: Vec<(PathBuf, u64)>,
+        buf: AlignedBuf,
+        permit: Option<Permit>,
+    ) -> Completion<Result<AlignedBuf>> {
+        self.inner.read_files(files, buf, permit)
     }
 }
 
