@@ -11,6 +11,10 @@ use clap_complete::Shell;
 use forebay_core::ByteSize;
 use forebay_data::dataset::FORMAT_NAMES;
 
+mod pack;
+
+pub(crate) use pack::PackArgs;
+
 use crate::commands::plan::PlanCommand;
 
 /// Feed GPUs from any storage at the speed of the hardware: verified, accounted, without lock-in.
@@ -106,6 +110,8 @@ pub(crate) enum Command {
     Cat(CatArgs),
     /// Drain a data set as training does: rate, cost, and what was waited for
     Stream(StreamArgs),
+    /// Write a data set anew as shards of another format, from any format that can be read
+    Pack(Box<PackArgs>),
     /// Write the manifest of a data set: shards, SHA-256, where every sample is, with its checksum
     Index(IndexArgs),
     /// Compare a data set with its manifest, byte by byte, and name every damage

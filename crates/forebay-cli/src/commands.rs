@@ -9,6 +9,7 @@ mod demo;
 mod index;
 mod inspect;
 mod ls;
+mod pack;
 pub(crate) mod plan;
 mod rm;
 mod serve;
@@ -34,6 +35,7 @@ pub(crate) async fn run(command: Command, app: &App) -> Printed<Exit> {
         Command::Rm(args) => rm::run(&args, app).await,
         Command::Cat(args) => app.unless_cancelled(cat::run(&args, app)).await,
         Command::Index(args) => index::run(&args, app).await,
+        Command::Pack(args) => pack::run(&args, app).await,
         Command::Verify(args) => verify::run(&args, app).await,
         Command::Inspect(args) => app.unless_cancelled(inspect::run(&args, app)).await,
         Command::Bench(BenchCommand::Disk(args)) => bench_disk::run(&args, app).await,

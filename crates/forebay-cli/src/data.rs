@@ -43,7 +43,7 @@ impl FormatArgs {
 }
 
 /// A type by its name in numpy, or as Rust writes it.
-fn dtype_of(name: &str) -> Result<Dtype> {
+pub(crate) fn dtype_of(name: &str) -> Result<Dtype> {
     let long = [("u", "uint"), ("i", "int"), ("f", "float")];
     let short = long.iter().find_map(|(short, long)| {
         let bits = name.strip_prefix(short)?;

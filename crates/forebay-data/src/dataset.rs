@@ -31,6 +31,7 @@ use forebay_store::{Context, ObjectMeta, Store};
 use tokio::sync::OnceCell;
 
 pub use discover::{Discovered, discover};
+pub(crate) use discover::{family_of, look_for};
 pub use fit::{Misfit, Mismatch};
 use group::decoders;
 pub(crate) use group::{ALIGN, GroupRead};

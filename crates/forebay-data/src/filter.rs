@@ -55,9 +55,49 @@ impl Filter {
         names
     }
 
+    /// What a column is compared with, by the first comparison that names it.
+    pub fn wanted(&self, column: &str) -> Wanted {
+        self.expr.wanted(column).unwrap_or(Wanted::Nothing)
+    }
+
     /// Find its columns among the fields of a shard, and check that their kinds can be compared with what they are compared with.
     pub fn bind(&self, fields: &[Field]) -> Result<Bound> {
         Bound::new(&self.expr, fields)
+    }
+}
+
+/// What a column is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// A number.
+    Number,
+    /// Text.
+    Text,
+    /// A truth value.
+    Bool,
+    /// Nothing: it is only asked whether there is a value.
+    Nothing,
+}
+
+impl Literal {
+    fn wanted(&self) -> Wanted {
+        match self {
+            Self::Int(_) | Self::Float(_) => Wanted::Number,
+            Self::Bool(_) => Wanted::Bool,
+            Self::Text(_) => Wanted::Text,
+        }
+    }
+}
+
+impl Expr<String> {
+    fn wanted(&self, name: &str) -> Option<Wanted> {
+        match self {
+            Self::Compare { column, literal, .. } if column == name => Some(literal.wanted()),
+            Self::In { column, literals } if column == name => literals.first().map(Literal::wanted),
+            Self::Compare { .. } | Self::In { .. } | Self::IsNull(_) => None,
+            Self::Not(inner) => inner.wanted(name),
+            Self::All(inner) | Self::Any(inner) => inner.iter().find_map(|expr| expr.wanted(name)),
+        }
     }
 }
 

@@ -24,7 +24,8 @@
 //! - [`order`]: which samples come when, on which rank;
 //! - [`filter`]: which samples to keep;
 //! - [`loader`]: hands them out as batches;
-//! - [`image`]: JPEG and PNG to tensors.
+//! - [`image`]: JPEG and PNG to tensors;
+//! - [`pack`](mod@pack): any of the formats to any that is written.
 
 mod block;
 pub mod codec;
@@ -38,6 +39,7 @@ mod kept;
 pub mod loader;
 pub mod manifest;
 pub mod order;
+pub mod pack;
 mod schema;
 mod source;
 mod table;

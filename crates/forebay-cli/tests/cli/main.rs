@@ -7,6 +7,7 @@ mod datasets;
 mod interrupts;
 mod listing;
 mod measuring;
+mod packing;
 mod pages;
 mod plan;
 mod remote;

@@ -253,3 +253,29 @@ fn a_cache_that_cannot_be_is_refused() {
     assert!(!sandbox.path("blocks").exists());
     sandbox.run(["rm", "-r", &url]).exits(0);
 }
+
+#[test]
+fn folders_are_packed_into_a_bucket_and_out_of_it() {
+    let Some((sandbox, url)) = server() else { return };
+    for index in 0..50 {
+        sandbox.file(&format!("raw/{index:03}.dat"), 30_000);
+    }
+    sandbox
+        .run(["pack", "raw", &url, "--to", "wds", "--shard-size", "400KiB"])
+        .exits(0)
+        .says(&["packed 50 samples into 4 shards"]);
+    sandbox.run(["verify", &url]).exits(0);
+    sandbox.run(["pack", &url, "back", "--to", "tfrecord"]).exits(0);
+    sandbox.run(["verify", "back"]).exits(0);
+    assert_eq!(
+        sandbox
+            .run(["ls", "-r", &url])
+            .exits(0)
+            .out
+            .lines()
+            .filter(|name| name.starts_with(".forebay-pack"))
+            .count(),
+        0
+    );
+    sandbox.run(["rm", "-r", &url]).exits(0);
+}

@@ -36,7 +36,7 @@ pub struct Discovered {
 
 /// A kind of shard, as names tell it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Family {
+pub(crate) enum Family {
     Wds,
     Mds,
     TfRecord,
@@ -72,7 +72,7 @@ impl Family {
 }
 
 /// What an object is by its name.
-pub(super) fn family_of(key: &Key) -> Option<Family> {
+pub(crate) fn family_of(key: &Key) -> Option<Family> {
     let name = key.file_name().to_ascii_lowercase();
     if key.as_str().split('/').any(|part| part.starts_with('.')) {
         return None;
@@ -103,6 +103,26 @@ fn is_numbered(name: &str) -> bool {
 
 /// Find out what is at the root of a store, or among the objects named.
 pub async fn discover(
+    store: &Arc<dyn Store>,
+    context: &Context,
+    choice: Option<&FormatSpec>,
+    only: Option<&[Key]>,
+) -> Result<Discovered> {
+    let found = look_for(store, context, choice, only).await?;
+    if found.spec.name != registry::FILES {
+        return Ok(found);
+    }
+    let from = ShardStore::of_files(store, &found.spec, &found.shards)?;
+    let shards = from.virtual_shards().unwrap_or_default();
+    let spec = found.spec;
+    if shards.is_empty() {
+        return Err(nothing(choice).at(store.location()));
+    }
+    Ok(Discovered { spec, shards, from })
+}
+
+/// The same, but for plain folders: there the files themselves take the place of shards.
+pub(crate) async fn look_for(
     store: &Arc<dyn Store>,
     context: &Context,
     choice: Option<&FormatSpec>,
@@ -194,9 +214,12 @@ fn by_names(
     };
     if spec.name == registry::FILES {
         let spec = with_layout(spec, &objects);
-        let from = ShardStore::of_files(store, &spec, &objects)?;
-        let shards = from.virtual_shards().unwrap_or_default();
-        return Ok(Discovered { spec, shards, from });
+        let from = ShardStore::plain(Arc::clone(store));
+        return Ok(Discovered {
+            spec,
+            shards: objects,
+            from,
+        });
     }
     let is_shard = |meta: &ObjectMeta| family_of(&meta.key).is_some_and(|family| family.is_of(&spec.name));
     // Whoever names objects and a format knows better than names do.

@@ -24,7 +24,7 @@ pub enum Save {
     /// It is kept in memory.
     #[default]
     No,
-    /// It is saved; one that exists is an error.
+    /// It is saved; one that exists is an error. One that somebody else saves meanwhile is taken, where it says the same.
     IfAbsent,
     /// It is saved in place of one that exists.
     Replace,
@@ -54,8 +54,11 @@ pub(super) async fn sink(
             }
         }
     }
-    // Two who index one data set write the same, so it does not matter who is last.
-    let mode = PutMode::Replace;
+    // Of two who index one data set at once, the first one's stays: readers hold to the version they opened.
+    let mode = match options.save {
+        Save::IfAbsent => PutMode::IfAbsent,
+        Save::No | Save::Replace => PutMode::Replace,
+    };
     Ok(ManifestWriter::to_object(
         spec, &identity, place, key, mode, context,
     ))

@@ -687,3 +687,49 @@ fn opening_may_move_between_threads() {
         Dataset::open(store, &context, &OpenOptions::default()).await
     }));
 }
+
+#[tokio::test]
+async fn of_two_who_index_at_once_the_first_stays() {
+    everywhere(|store, context| async move {
+        let options = saving();
+        let (one, two) = tokio::join!(
+            Dataset::open(Arc::clone(&store), &context, &options),
+            Dataset::open(Arc::clone(&store), &context, &options),
+        );
+        let (one, two) = (one.unwrap(), two.unwrap());
+        assert_eq!(one.manifest().fingerprint(), two.manifest().fingerprint());
+        // Each holds to the version it opened: neither was replaced.
+        for dataset in [&one, &two] {
+            for shard in 0..4 {
+                dataset.table(shard).await.unwrap();
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whoever_indexes_other_data_meanwhile_is_told() {
+    let (store, context): (Arc<dyn Store>, Context) = (Arc::new(MemoryStore::new()), context());
+    fill(&*store).await;
+    let found = discover(&store, &context, None, None).await.unwrap();
+    let slow = index::sink(&store, &found, &context, &saving()).await.unwrap();
+    put(&*store, "000009.lines", &lines(9, 3)).await;
+    let theirs = Dataset::open(Arc::clone(&store), &context, &saving())
+        .await
+        .unwrap();
+    let sums = |store: Arc<dyn Store>, context: Context| async move {
+        let meta = store.head(&key(SUMS_NAME)).await.unwrap();
+        let span = forebay_core::Span::first(meta.size);
+        let read = store
+            .read(&key(SUMS_NAME), span, &ReadOptions::default(), &context)
+            .await;
+        read.unwrap().0.to_vec()
+    };
+    let before = sums(Arc::clone(&store), context.clone()).await;
+    let progress: Arc<dyn Progress> = Arc::new(Silent);
+    let error = index::build(&context, &found, slow, &progress).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+    assert_eq!(sums(Arc::clone(&store), context).await, before);
+    theirs.table(4).await.unwrap();
+}

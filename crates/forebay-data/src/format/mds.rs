@@ -35,6 +35,7 @@ pub use self::config::Column;
 pub use self::encoding::{Encoding, ListOf};
 pub use self::hash::{HashName, Hasher};
 pub use self::index::{FileEntry, INDEX_BYTES_MAX, Index, ShardEntry};
+pub(crate) use self::writer::shard_name;
 pub use self::writer::{MdsWriter, SIZE_LIMIT_BYTES, Sealed, Settings};
 
 use self::config::{Config, OP, corrupt};

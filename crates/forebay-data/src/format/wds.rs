@@ -10,7 +10,7 @@
 
 mod group;
 mod header;
-pub(in crate::format) mod names;
+pub(crate) mod names;
 mod pax;
 mod scan;
 mod write;
@@ -26,6 +26,7 @@ use crate::source::ShardSource;
 
 pub use scan::WdsScan;
 pub use write::WdsWriter;
+pub(crate) use write::{archive_bytes, sample_bytes};
 
 /// Everything in a tar lies at a multiple of this.
 const BLOCK_BYTES: usize = 512;

@@ -7,14 +7,14 @@ use tokio::sync::Semaphore;
 
 /// A bounded number of working threads.
 #[derive(Debug, Clone)]
-pub(super) struct Cpu {
+pub(crate) struct Cpu {
     turns: Arc<Semaphore>,
     threads: usize,
 }
 
 impl Cpu {
     /// With that many at once.
-    pub(super) fn new(threads: usize) -> Self {
+    pub(crate) fn new(threads: usize) -> Self {
         Self {
             turns: Arc::new(Semaphore::new(threads.max(1))),
             threads: threads.max(1),
@@ -27,7 +27,7 @@ impl Cpu {
     }
 
     /// Do `work` on a thread for it, when it is its turn.
-    pub(super) async fn run<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {

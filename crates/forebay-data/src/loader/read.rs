@@ -18,8 +18,8 @@ use forebay_io::{AlignedBuf, BufPool, Pages};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::OwnedSemaphorePermit;
 
-pub(super) use loaded::{Loaded, Origin, Times};
-pub(super) use rows::Groups;
+pub(crate) use loaded::{Loaded, Origin, Times};
+pub(crate) use rows::Groups;
 
 use super::cpu::Cpu;
 use crate::block::Block;
@@ -44,22 +44,22 @@ const BAD_CHECKSUM: &str = "its bytes do not have the checksum of the manifest";
 
 /// Everything that reading blocks of one data set takes.
 #[derive(Debug, Clone)]
-pub(super) struct Reader {
-    pub(super) dataset: Dataset,
+pub(crate) struct Reader {
+    pub(crate) dataset: Dataset,
     /// Number of its first shard, over all data sets that are streamed together.
-    pub(super) shard_first: u32,
+    pub(crate) shard_first: u32,
     /// The fields that batches are made of: those of the data set, or of the first of several.
-    pub(super) schema: Arc<[Field]>,
+    pub(crate) schema: Arc<[Field]>,
     /// Those that are wanted, by their numbers there.
-    pub(super) fields: Arc<[usize]>,
-    pub(super) pool: BufPool,
-    pub(super) cpu: Cpu,
-    pub(super) groups: Arc<Groups>,
+    pub(crate) fields: Arc<[usize]>,
+    pub(crate) pool: BufPool,
+    pub(crate) cpu: Cpu,
+    pub(crate) groups: Arc<Groups>,
 }
 
 impl Reader {
     /// Memory that a block will take.
-    pub(super) async fn bytes_of(&self, block: &BlockRef) -> Result<u64> {
+    pub(crate) async fn bytes_of(&self, block: &BlockRef) -> Result<u64> {
         let shard = self.shard(block)?;
         if shard.codec != Codec::None {
             return Ok(shard.raw_bytes);
@@ -103,7 +103,7 @@ impl Reader {
     }
 
     /// Read and check a block.
-    pub(super) async fn load(&self, block: BlockRef, room: Option<OwnedSemaphorePermit>) -> Result<Loaded> {
+    pub(crate) async fn load(&self, block: BlockRef, room: Option<OwnedSemaphorePermit>) -> Result<Loaded> {
         let clock = Arc::clone(self.dataset.context().clock());
         let mut times = Times {
             asked: clock.now(),

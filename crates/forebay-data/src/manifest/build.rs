@@ -153,10 +153,23 @@ impl Outgoing {
             return Ok(());
         }
         if self.upload.is_none() {
-            let upload = self.store.upload(&self.key, &self.options()).await?;
-            self.upload = Some(upload);
+            let upload = match self.store.upload(&self.key, &self.options()).await {
+                Err(error) if self.can_replace(&error) => self.store.upload(&self.key, &self.options()).await,
+                upload => upload,
+            };
+            self.upload = Some(upload?);
         }
         self.send_parts().await
+    }
+
+    /// True when the store cannot tell whether the manifest is there: then whoever looked before it was built must do.
+    fn can_replace(&mut self, error: &Error) -> bool {
+        let is_refused = error.kind() == ErrorKind::Unsupported && self.mode == PutMode::IfAbsent;
+        if is_refused {
+            tracing::debug!(%error, "the manifest is saved without a condition");
+            self.mode = PutMode::Replace;
+        }
+        is_refused
     }
 
     /// Send every part that is complete.
@@ -179,29 +192,62 @@ impl Outgoing {
     async fn finish(mut self, end: &[u8], directory: &Directory) -> Result<Manifest> {
         // Virtual shards have no files of their own that anybody could sum up.
         if directory.spec.name != FILES {
-            let sums_key = self.key.parent().join(&Key::parse(super::SUMS_NAME)?);
-            let sums = sums::sha256sums(&directory.shards);
-            self.store
-                .put_bytes(&sums_key, sums.as_bytes(), &PutOptions::default())
-                .await?;
+            self.put_sums(&directory.shards).await?;
         }
         self.write(end).await?;
-        match &self.upload {
-            None => {
-                self.store
-                    .put_bytes(&self.key, &self.pending, &self.options())
-                    .await?;
+        match self.commit().await {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                return self.theirs(directory, error).await;
             }
-            Some(upload) => {
-                if !self.pending.is_empty() {
-                    let part = Buf::copy_of(&self.pending)?;
-                    self.ledger.merge(&upload.put_part(self.parts, part).await?);
-                }
-                upload.complete().await?;
-            }
+            Err(error) => return Err(error),
         }
         tracing::debug!(ledger = ?self.ledger, "manifest written");
         Manifest::open(self.store, &self.key, &self.context).await
+    }
+
+    /// Make it visible.
+    async fn commit(&mut self) -> Result<()> {
+        let Some(upload) = &self.upload else {
+            return match self.put().await {
+                Err(error) if self.can_replace(&error) => self.put().await,
+                put => put,
+            };
+        };
+        if !self.pending.is_empty() {
+            let part = Buf::copy_of(&self.pending)?;
+            self.ledger.merge(&upload.put_part(self.parts, part).await?);
+        }
+        upload.complete().await.map(drop)
+    }
+
+    /// Somebody else was faster: theirs is as good where it says the same. Where it does not, the hashes beside it must be theirs again.
+    async fn theirs(self, directory: &Directory, error: Error) -> Result<Manifest> {
+        let manifest = Manifest::open(Arc::clone(&self.store), &self.key, &self.context).await?;
+        if manifest.fingerprint() == directory.fingerprint()? {
+            return Ok(manifest);
+        }
+        if manifest.spec().name != FILES {
+            self.put_sums(manifest.shards()).await?;
+        }
+        let message = "another manifest was saved meanwhile";
+        Err(Error::new(ErrorKind::AlreadyExists, "index", message)
+            .at(self.store.location().join(&self.key))
+            .with_hint("the data changed between the two; add --force to write it anew")
+            .with_source(error))
+    }
+
+    async fn put(&self) -> Result<()> {
+        let options = self.options();
+        let put = self.store.put_bytes(&self.key, &self.pending, &options);
+        put.await.map(drop)
+    }
+
+    async fn put_sums(&self, shards: &[Shard]) -> Result<()> {
+        let key = self.key.parent().join(&Key::parse(super::SUMS_NAME)?);
+        let (sums, options) = (sums::sha256sums(shards), PutOptions::default());
+        let put = self.store.put_bytes(&key, sums.as_bytes(), &options);
+        put.await.map(drop)
     }
 
     fn options(&self) -> PutOptions {

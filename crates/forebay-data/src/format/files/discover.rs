@@ -241,31 +241,80 @@ impl FileSet {
             shard.fields.push(Field::new(&fields.label, fields.form.kind()));
             shard.label = Some((1, fields.form));
         }
-        let mut columns = HashMap::new();
+        let mut columns: HashMap<String, usize> = HashMap::new();
         for sample in range {
-            let sample = self.sample(sample as usize, &mut shard.fields, &mut columns);
+            let fields = &mut shard.fields;
+            let sample = self.sample(sample as usize, &mut |field| {
+                let column = columns.entry(field).or_insert_with_key(|name| {
+                    fields.push(Field::new(name, names::kind_of(name)));
+                    fields.len() - 1
+                });
+                Some(*column)
+            });
             shard.samples.push(sample?);
         }
         Some(shard)
     }
 
-    fn sample(
-        &self,
-        index: usize,
-        fields: &mut Vec<Field>,
-        columns: &mut HashMap<String, usize>,
-    ) -> Option<FileSample> {
+    /// The fields over all samples, in the order they are first met.
+    pub(crate) fn fields(&self) -> Vec<Field> {
+        if let FileLayout::Images(fields) = &self.layout {
+            return vec![
+                Field::new(&fields.image, Kind::Image),
+                Field::new(&fields.label, fields.form.kind()),
+            ];
+        }
+        // Most files have one of a few endings, as they are written: only new ones are looked at closely.
+        let (mut seen, mut known) = (HashSet::new(), HashSet::new());
+        let mut fields = Vec::new();
+        for file in &self.files {
+            let written = self.stem_and_field(file).1;
+            if seen.insert(written) && known.insert(written.to_lowercase()) {
+                let name = written.to_lowercase();
+                fields.push(Field::new(&name, names::kind_of(&name)));
+            }
+        }
+        fields
+    }
+
+    /// Sample `index` written out, its fields numbered by `columns`.
+    pub(crate) fn sample_at(&self, index: usize, columns: &HashMap<String, usize>) -> Option<FileSample> {
+        self.sample(index, &mut |field| columns.get(&field).copied())
+    }
+
+    /// Bytes of the files of a sample.
+    pub(crate) fn sample_bytes(&self, index: usize) -> u64 {
+        let files = self.range(index).and_then(|range| self.files.get(range));
+        let sizes = files.unwrap_or_default().iter().map(|file| file.size);
+        sizes.fold(0, u64::saturating_add)
+    }
+
+    /// Files of a sample.
+    pub(crate) fn sample_files(&self, index: usize) -> usize {
+        self.range(index).map_or(0, |range| range.len())
+    }
+
+    /// The field of labels, where there are labels.
+    pub(crate) fn label_field(&self) -> Option<usize> {
+        matches!(self.layout, FileLayout::Images(_)).then_some(1)
+    }
+
+    /// The label of a sample; nothing where there are none.
+    pub(crate) fn label_bytes(&self, sample: &FileSample) -> Vec<u8> {
+        match (&self.layout, sample.label) {
+            (FileLayout::Images(fields), Some(label)) => fields.form.bytes(label),
+            _ => Vec::new(),
+        }
+    }
+
+    fn sample(&self, index: usize, column: &mut dyn FnMut(String) -> Option<usize>) -> Option<FileSample> {
         let range = self.range(index)?;
         let first = self.files.get(range.start)?;
         let is_tree = self.layout == FileLayout::Tree;
         let mut members = Vec::with_capacity(range.len());
         for file in self.files.get(range.clone())? {
             let field = if is_tree {
-                let field = self.stem_and_field(file).1.to_lowercase();
-                *columns.entry(field).or_insert_with_key(|name| {
-                    fields.push(Field::new(name, names::kind_of(name)));
-                    fields.len() - 1
-                })
+                column(self.stem_and_field(file).1.to_lowercase())?
             } else {
                 0
             };

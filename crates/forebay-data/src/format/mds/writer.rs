@@ -138,7 +138,7 @@ impl Settings {
         let Some(samples) = samples else {
             return Err(Error::new(ErrorKind::Internal, OP, "a shard without a header"));
         };
-        let name = format!("shard.{number:05}.{FORMAT}");
+        let name = shard_name(number);
         let raw_entry = self.file(&name, &raw)?;
         let (bytes, zip) = match self.compression {
             Some(compression) => {
@@ -159,6 +159,34 @@ impl Settings {
             zip,
         };
         Ok(Sealed { bytes, entry })
+    }
+
+    /// What index.json says of shard `number`, of so many bytes before and after compression, where no checksums are asked for.
+    pub(crate) fn entry(
+        &self,
+        number: u64,
+        samples: u64,
+        raw_bytes: u64,
+        stored_bytes: u64,
+    ) -> Result<ShardEntry> {
+        let name = shard_name(number);
+        let file = |name: &str, bytes| {
+            let (key, hashes) = (Key::parse(name)?, Vec::new());
+            Ok(FileEntry { key, bytes, hashes })
+        };
+        let zip = self.compression.map(|compression| {
+            let name = format!("{name}.{}", compression.extension());
+            file(&name, stored_bytes)
+        });
+        Ok(ShardEntry {
+            columns: Arc::clone(&self.columns),
+            compression: self.compression,
+            hashes: Vec::new(),
+            size_limit: self.size_limit,
+            samples,
+            raw: file(&name, raw_bytes)?,
+            zip: zip.transpose()?,
+        })
     }
 
     fn file(&self, name: &str, bytes: &[u8]) -> Result<FileEntry> {
@@ -206,7 +234,17 @@ pub struct MdsWriter {
     shard_bytes: u64,
 }
 
+/// What shard `number` of a data set is called before compression.
+pub(crate) fn shard_name(number: u64) -> String {
+    format!("shard.{number:05}.{FORMAT}")
+}
+
 impl MdsWriter {
+    /// Bytes of the shard as it stands.
+    pub(crate) fn shard_bytes(&self) -> u64 {
+        self.shard_bytes
+    }
+
     /// The field of a column, and its bytes as they are written.
     fn value<'a>(column: &Column, sample: SampleRef<'a>) -> Result<Cow<'a, [u8]>> {
         let found = sample.fields.iter().find(|(field, _)| field.name == column.name);

@@ -21,7 +21,7 @@ pub(super) fn field_of(name: &str) -> Option<(&str, &str)> {
 /// The regular expression is `^((?:.*/|)[^.]+)[.]([^/]*)$`. Behind the dot there is no slash, and the piece before it that has no dot must reach to the
 /// start of the name or to a slash, with something in between; so it is the first dot of the base name that counts. That the first dot of
 /// the expression does not match a newline, while the classes do, is followed too.
-pub(in crate::format) fn split(name: &str) -> Option<(&str, &str)> {
+pub(crate) fn split(name: &str) -> Option<(&str, &str)> {
     let base = name.rfind('/').map_or(0, |slash| slash + 1);
     let dot = base + name.get(base..)?.find('.')?;
     let (key, field) = (name.get(..dot)?, name.get(dot + 1..)?);
@@ -35,7 +35,7 @@ pub(in crate::format) fn split(name: &str) -> Option<(&str, &str)> {
 }
 
 /// True for names of metadata, `__x__` or anything below: `__[^/]*__($|/)`.
-pub(in crate::format) fn is_metadata(name: &str) -> bool {
+pub(crate) fn is_metadata(name: &str) -> bool {
     let is_framed = |part: &str| part.len() >= 4 && part.starts_with("__") && part.ends_with("__");
     match name.split_once('/') {
         Some((first, _)) => is_framed(first),
@@ -44,7 +44,7 @@ pub(in crate::format) fn is_metadata(name: &str) -> bool {
 }
 
 /// What the bytes of a field mean, by its last extension.
-pub(in crate::format) fn kind_of(field: &str) -> Kind {
+pub(crate) fn kind_of(field: &str) -> Kind {
     let encoded = |encoding: &str| Kind::Encoded {
         encoding: encoding.to_owned(),
     };

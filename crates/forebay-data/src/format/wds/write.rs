@@ -55,6 +55,14 @@ impl ShardWriter for WdsWriter {
 }
 
 impl WdsWriter {
+    /// An empty archive with memory for that many bytes.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(bytes),
+            key_before: None,
+        }
+    }
+
     /// The members of a sample, in order.
     fn checked<'a>(&self, sample: SampleRef<'a>) -> Result<Vec<(String, &'a [u8])>> {
         check_key(sample.key)?;
@@ -171,7 +179,8 @@ fn member_name(key: &str, field: &str) -> String {
     format!("{key}.{field}")
 }
 
-fn sample_bytes(sample: SampleRef<'_>) -> u64 {
+/// Bytes that a sample takes in an archive.
+pub(crate) fn sample_bytes(sample: SampleRef<'_>) -> u64 {
     let bytes = |(field, data): &(&crate::schema::Field, &[u8])| {
         let name = member_name(sample.key, &field.name);
         let records = match place(&name) {
@@ -188,7 +197,7 @@ fn member_bytes(data: u64) -> u64 {
 }
 
 /// Bytes of the archive around that many of members.
-fn archive_bytes(members: u64) -> u64 {
+pub(crate) fn archive_bytes(members: u64) -> u64 {
     let bytes = members.saturating_add(END_BYTES);
     bytes.checked_next_multiple_of(RECORD_BYTES).unwrap_or(bytes)
 }

@@ -13,9 +13,9 @@ use crate::order::Selection;
 
 /// A block in memory, with the memory it was promised.
 #[derive(Debug)]
-pub(in crate::loader) struct Loaded {
+pub(crate) struct Loaded {
     /// Number of the shard, over all data sets.
-    pub(in crate::loader) shard: u32,
+    pub(crate) shard: u32,
     /// Number of the first sample in the shard, among those that are kept.
     pub(super) first: u64,
     /// Which samples of the shard are kept; `None` for all.
@@ -24,9 +24,9 @@ pub(in crate::loader) struct Loaded {
     pub(super) columns: Arc<[Option<usize>]>,
     pub(super) contents: Contents,
     /// Which way the bytes came.
-    pub(in crate::loader) ledger: Ledger,
+    pub(crate) ledger: Ledger,
     /// When reading began, when the bytes were there, when they were checked.
-    pub(in crate::loader) times: Times,
+    pub(crate) times: Times,
     pub(super) _room: Option<OwnedSemaphorePermit>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Bad {
 
 /// Where the bytes of a block came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::loader) enum Origin {
+pub(crate) enum Origin {
     /// A file system of this machine.
     #[default]
     Disk,
@@ -68,7 +68,7 @@ impl Origin {
         }
     }
 
-    pub(in crate::loader) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Disk => "disk",
             Self::Store => "store",
@@ -79,34 +79,34 @@ impl Origin {
 
 /// When a block passed which station.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::loader) struct Times {
-    pub(in crate::loader) origin: Origin,
-    pub(in crate::loader) asked: Duration,
-    pub(in crate::loader) arrived: Duration,
-    pub(in crate::loader) checked: Duration,
+pub(crate) struct Times {
+    pub(crate) origin: Origin,
+    pub(crate) asked: Duration,
+    pub(crate) arrived: Duration,
+    pub(crate) checked: Duration,
 }
 
 impl Loaded {
     /// A field of a sample, both counted from 0.
-    pub(in crate::loader) fn field(&self, sample: u32, field: usize) -> Option<&[u8]> {
+    pub(crate) fn field(&self, sample: u32, field: usize) -> Option<&[u8]> {
         let column = (*self.columns.get(field)?)?;
         let (block, sample) = self.find(sample)?;
         block.field(sample, column)
     }
 
     /// The key of a sample, where the format has keys.
-    pub(in crate::loader) fn key(&self, sample: u32) -> Option<&str> {
+    pub(crate) fn key(&self, sample: u32) -> Option<&str> {
         let (block, sample) = self.find(sample)?;
         block.key(sample)
     }
 
     /// Number in its shard of the first sample.
-    pub(in crate::loader) fn first(&self) -> u64 {
+    pub(crate) fn first(&self) -> u64 {
         self.index(0)
     }
 
     /// Number of a sample in its shard.
-    pub(in crate::loader) fn index(&self, sample: u32) -> u64 {
+    pub(crate) fn index(&self, sample: u32) -> u64 {
         let ordinal = self.first + u64::from(sample);
         let selection = self.selection.as_ref();
         selection
@@ -125,7 +125,7 @@ impl Loaded {
     }
 
     /// Why a sample cannot be used, where it cannot.
-    pub(in crate::loader) fn why_bad(&self, sample: u32) -> Option<&str> {
+    pub(crate) fn why_bad(&self, sample: u32) -> Option<&str> {
         if self.contents.bad.is_empty() {
             return None;
         }

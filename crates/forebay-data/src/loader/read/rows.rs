@@ -22,7 +22,7 @@ type Entry = Arc<tokio::sync::Mutex<Weak<Block>>>;
 
 /// Groups in memory, by shard and number.
 #[derive(Debug, Default)]
-pub(in crate::loader) struct Groups(Mutex<HashMap<(usize, usize), Entry>>);
+pub(crate) struct Groups(Mutex<HashMap<(usize, usize), Entry>>);
 
 impl Groups {
     fn entry(&self, shard: usize, group: usize) -> Entry {

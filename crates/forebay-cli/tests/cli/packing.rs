@@ -1,0 +1,176 @@
+//! `pack`: folders to shards, shards to other shards, and what a killed run leaves.
+
+use std::collections::BTreeMap;
+use std::process::{Child, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::sandbox::Sandbox;
+
+/// Three hundred samples of a text, a label and some bytes.
+fn folder() -> Sandbox {
+    let sandbox = Sandbox::new();
+    for index in 0..300 {
+        sandbox.file(&format!("raw/d{}/{index:04}.dat", index % 3), 2000);
+        let label = sandbox.path(format!("raw/d{}/{index:04}.cls", index % 3));
+        std::fs::write(label, (index % 10).to_string()).unwrap();
+    }
+    sandbox
+}
+
+/// Everything in a folder, but for the manifest: it names the versions of files.
+fn contents(sandbox: &Sandbox, dir: &str) -> BTreeMap<String, Vec<u8>> {
+    let names = sandbox.names(dir).into_iter();
+    names
+        .filter(|name| name != "forebay.fbi" && name != ".forebay-pack")
+        .map(|name| (name.clone(), sandbox.read(&format!("{dir}/{name}"))))
+        .collect()
+}
+
+#[test]
+fn a_folder_becomes_shards_that_verify_and_stream() {
+    let sandbox = folder();
+    sandbox
+        .run(["pack", "raw", "w", "--to", "wds", "--shard-size", "200KiB"])
+        .exits(0)
+        .says(&[
+            "packed 300 samples into 5 shards of format wds",
+            "target: [DIR]/here/w",
+        ]);
+    let names = sandbox.names("w");
+    assert!(names.contains(&"shard-000004.tar".to_owned()) && names.contains(&"SHA256SUMS".to_owned()));
+    sandbox.run(["verify", "w"]).exits(0);
+    sandbox
+        .run(["pack", "w", "m", "--to", "mds", "--compression", "zstd", "--json"])
+        .exits(0);
+    sandbox.run(["verify", "m"]).exits(0);
+    assert!(sandbox.names("m").contains(&"index.json".to_owned()));
+    let report = sandbox
+        .run([
+            "pack", "m", "p", "--to", "parquet", "--filter", "cls = 3", "--limit", "20", "--json",
+        ])
+        .exits(0)
+        .json();
+    assert_eq!(
+        (&report["samples"], &report["format"]["name"]),
+        (&20.into(), &"parquet".into())
+    );
+    let streamed = sandbox
+        .run(["stream", "w", "--batch-size", "50", "--json"])
+        .exits(0)
+        .json();
+    assert_eq!(streamed["samples"], 300);
+}
+
+#[test]
+fn mistakes_are_told_before_anything_is_written() {
+    let sandbox = folder();
+    sandbox
+        .run(["pack", "raw", "w", "--to", "wds", "--fields", "nope"])
+        .exits(2)
+        .says(&["no field 'nope'", "there are: cls, dat"]);
+    sandbox
+        .run(["pack", "raw", "raw/inside", "--to", "wds"])
+        .exits(2)
+        .says(&["overlap"]);
+    sandbox.run(["pack", "raw", "w", "--to", "zip"]).exits(2);
+    sandbox
+        .run(["pack", "none", "w", "--to", "wds"])
+        .exits(2)
+        .says(&["none"]);
+    assert!(!sandbox.path("w").exists());
+    sandbox.run(["pack", "raw", "w", "--to", "wds"]).exits(0);
+    sandbox
+        .run(["pack", "raw", "w", "--to", "wds"])
+        .exits(1)
+        .says(&["there is a data set already", "--overwrite"]);
+    sandbox
+        .run(["pack", "raw", "w", "--to", "tfrecord", "--overwrite"])
+        .exits(0);
+    assert_eq!(
+        sandbox.names("w"),
+        ["SHA256SUMS", "forebay.fbi", "shard-000000.tfrecord"]
+    );
+}
+
+/// Start a pack and wait until some of its shards are there.
+fn under_way(sandbox: &Sandbox, args: &[&str]) -> Child {
+    let mut child = sandbox
+        .command(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    loop {
+        let notes = std::fs::read_dir(sandbox.path("w/.forebay-pack"));
+        if notes.is_ok_and(|notes| notes.count() >= 4) || child.try_wait().unwrap().is_some() {
+            return child;
+        }
+        std::thread::yield_now();
+    }
+}
+
+const SLOW: [&str; 10] = [
+    "pack",
+    "raw",
+    "w",
+    "--to",
+    "wds",
+    "--shard-size",
+    "20KiB",
+    "--compression",
+    "zstd:19",
+    "--shuffle",
+];
+
+#[test]
+fn a_killed_pack_goes_on_and_gives_the_same_bytes() {
+    let sandbox = folder();
+    let whole: Vec<&str> = SLOW
+        .iter()
+        .map(|arg| if *arg == "w" { "whole" } else { *arg })
+        .collect();
+    sandbox.run(whole).exits(0);
+    let mut child = under_way(&sandbox, &SLOW);
+    kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+    assert_eq!(
+        child.wait().unwrap().code(),
+        None,
+        "it was over before the signal came"
+    );
+    assert!(!sandbox.path("w/forebay.fbi").exists());
+    let report = sandbox
+        .run(SLOW.iter().copied().chain(["--json"]))
+        .exits(0)
+        .json();
+    assert!(report["shards_kept"].as_u64().unwrap() >= 3, "{report}");
+    assert_eq!(contents(&sandbox, "w"), contents(&sandbox, "whole"));
+    assert!(!sandbox.path("w/.forebay-pack/plan.json").exists());
+    sandbox.run(["verify", "w"]).exits(0);
+}
+
+#[test]
+fn ctrl_c_leaves_what_can_be_gone_on_with() {
+    let sandbox = folder();
+    let child = under_way(&sandbox, &SLOW);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    sandbox
+        .ran(&output)
+        .exits(130)
+        .says(&["interrupted", "the same command"]);
+    assert!(!sandbox.path("w/forebay.fbi").exists());
+    assert!(
+        sandbox
+            .names("w")
+            .iter()
+            .all(|name| !name.starts_with(".forebay-tmp-"))
+    );
+    // Other options would give other bytes.
+    sandbox
+        .run(["pack", "raw", "w", "--to", "wds"])
+        .exits(1)
+        .says(&["was begun here", "--overwrite"]);
+    sandbox.run(SLOW).exits(0).says(&["from an earlier run"]);
+    sandbox.run(["verify", "w"]).exits(0);
+}

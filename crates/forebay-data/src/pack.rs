@@ -1,0 +1,391 @@
+//! Packing: any data set that can be read becomes shards of any format that can be written, with their manifest.
+//!
+//! ```text
+//! input.rs: files.rs (a listing) or shards.rs (tables) --chunks, in order, read ahead--> shape.rs: fields as they are written, keep.rs: filter
+//!     --> cut.rs: where shards end --> jobs, several at once --> build.rs: writer -> bytes -> table, SHA-256 -> store
+//!     --> in order: manifest; last of all it becomes visible
+//! ```
+//!
+//! - **Repeatable.** Where shards end is decided in one sequential pass over sizes; how many threads build them changes nothing.
+//! - **Bounded.** A shard being built holds its samples and its bytes, and one more is being gathered: [`PackSpec::memory_bytes_max`] says how many there may
+//!   be at once.
+//! - **Resumable.** [`target`] keeps a plan of the run and a note of each finished shard beside the shards. A run with the same plan compares those with
+//!   their notes and goes on; another plan is refused.
+//! - **Atomic.** The manifest is written last. A target without one is not complete.
+
+mod build;
+mod chunk;
+mod cut;
+mod files;
+mod input;
+mod keep;
+mod npy;
+mod output;
+mod shape;
+mod shards;
+mod target;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use forebay_core::{Error, ErrorKind, Ledger, Result};
+use forebay_store::{Context, PutMode, Store};
+use futures::stream::{self, StreamExt};
+use serde::Serialize;
+
+pub use output::PackFormat;
+
+use crate::dataset::{OpenOptions, Place, Progress, Silent, Task};
+use crate::format::mds;
+use crate::manifest::{FormatSpec, Manifest, ManifestWriter};
+use crate::schema::Dtype;
+use build::{Builder, Built};
+use cut::{Cutter, Job};
+use input::{Chunks, Input, Reading, Tally};
+use shape::Shaper;
+use target::{Found, Note, Plan, Target};
+
+/// Size of shards where none is asked for.
+pub const SHARD_BYTES: u64 = 256 << 20;
+
+/// Memory for shards being built, where none is asked for: five of the usual size.
+pub const MEMORY_BYTES_MAX: u64 = 4 << 30;
+
+/// What a shard being built holds, in times its size: its samples as they were read, its bytes, and those once more where they are compressed.
+const SHARD_COPIES: u64 = 3;
+
+/// Most shards built at once.
+const SHARDS_AT_ONCE_MAX: usize = 64;
+
+/// How to pack.
+#[derive(Debug, Clone)]
+pub struct PackSpec {
+    /// The format to write.
+    pub to: PackFormat,
+    /// A shard ends before it gets longer than this, before compression.
+    pub shard_bytes: u64,
+    /// And before it has more samples than this.
+    pub samples_per_shard: Option<u64>,
+    /// Compression of shards (`gz`, `zstd:7`), where the format has it.
+    pub compression: Option<String>,
+    /// Shuffle, by this seed.
+    pub shuffle: Option<u64>,
+    /// Only samples that pass this filter.
+    pub filter: Option<String>,
+    /// At most so many samples.
+    pub limit: Option<u64>,
+    /// Only these fields.
+    pub fields: Option<Vec<String>>,
+    /// Leave the keys of samples behind.
+    pub drop_keys: bool,
+    /// Type of tokens, where they are to have another one.
+    pub dtype: Option<Dtype>,
+    /// Shards built at once, as far as memory allows.
+    pub threads: usize,
+    /// Memory for samples that are read ahead and for shards being built.
+    pub memory_bytes_max: u64,
+    /// Replace what was packed to the target before.
+    pub overwrite: bool,
+    /// Is told how it goes on.
+    pub progress: Arc<dyn Progress>,
+}
+
+impl PackSpec {
+    /// With the usual settings.
+    pub fn new(to: PackFormat) -> Self {
+        Self {
+            to,
+            shard_bytes: SHARD_BYTES,
+            samples_per_shard: None,
+            compression: None,
+            shuffle: None,
+            filter: None,
+            limit: None,
+            fields: None,
+            drop_keys: false,
+            dtype: None,
+            threads: std::thread::available_parallelism().map_or(2, usize::from),
+            memory_bytes_max: MEMORY_BYTES_MAX,
+            overwrite: false,
+            progress: Arc::new(Silent),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let zeroes = [
+            ("shard_size", self.shard_bytes),
+            ("samples_per_shard", self.samples_per_shard.unwrap_or(1)),
+            ("limit", self.limit.unwrap_or(1)),
+            ("threads", self.threads as u64),
+        ];
+        match zeroes.iter().find(|(_, value)| *value == 0) {
+            Some((name, _)) => {
+                let message = format!("{name} must not be 0");
+                Err(Error::new(ErrorKind::InvalidInput, "pack", message).with_field(*name))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Shards built at once.
+    fn shards_at_once(&self) -> usize {
+        let room = self.memory_bytes_max / self.shard_bytes.saturating_mul(SHARD_COPIES).max(1);
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        self.threads.min(room).clamp(1, SHARDS_AT_ONCE_MAX)
+    }
+}
+
+/// What was packed.
+#[derive(Debug, Clone, Serialize)]
+pub struct PackReport {
+    /// Format of the target.
+    pub format: FormatSpec,
+    /// Samples that were written.
+    pub samples: u64,
+    /// Samples of the input.
+    pub samples_read: u64,
+    /// Shards of the target.
+    pub shards: u64,
+    /// Of these, those that an earlier run had written.
+    pub shards_kept: u64,
+    /// Bytes of the input.
+    pub bytes_read: u64,
+    /// Bytes of the shards.
+    pub bytes_written: u64,
+    /// SHA-256 that names the data set, in hexadecimal digits.
+    pub fingerprint: String,
+    /// Shards built at once.
+    pub shards_at_once: u64,
+    /// Which way the bytes came.
+    pub read: Ledger,
+    /// Which way they went.
+    pub written: Ledger,
+}
+
+impl PackReport {
+    /// Of a target that is complete, where nothing had to be done.
+    fn new(manifest: &Manifest, input: &Input, spec: &PackSpec) -> Self {
+        let shards = manifest.shards();
+        Self {
+            format: manifest.spec().clone(),
+            samples: manifest.samples(),
+            samples_read: input.samples(),
+            shards: shards.len() as u64,
+            shards_kept: shards.len() as u64,
+            bytes_read: input.bytes(),
+            bytes_written: shards.iter().map(|shard| shard.stored_bytes).sum(),
+            fingerprint: target::hex(&manifest.fingerprint()),
+            shards_at_once: spec.shards_at_once() as u64,
+            read: Ledger::default(),
+            written: Ledger::default(),
+        }
+    }
+}
+
+/// Pack the data set at `from` into `to`. `options` say how the input is opened.
+pub async fn pack(
+    from: Place,
+    to: Arc<dyn Store>,
+    context: &Context,
+    options: &OpenOptions,
+    spec: &PackSpec,
+) -> Result<PackReport> {
+    spec.check()?;
+    target::refuse_overlap(&*from.store, &*to)?;
+    let input = Input::open(from, context, options, spec).await?;
+    let shaper = Arc::new(Shaper::new(input.schema(), input.is_named(), spec)?);
+    let plan = Plan::new(&input, spec);
+    let target = Target::new(to, context);
+    let notes = match target.prepare(&plan, spec.overwrite).await? {
+        Found::Notes(notes) => notes,
+        Found::Complete(manifest) => {
+            target.forget().await?;
+            return Ok(PackReport::new(&manifest, &input, spec));
+        }
+    };
+    spec.progress.planned(0, input.bytes());
+    let run = Run {
+        reading: Reading {
+            tally: Tally::new(&spec.progress),
+            context: context.clone(),
+            threads: spec.threads,
+            shaper,
+        },
+        target,
+        input,
+        spec: spec.clone(),
+    };
+    run.pack(notes).await
+}
+
+/// A run under way.
+#[derive(Debug)]
+struct Run {
+    input: Input,
+    reading: Reading,
+    target: Target,
+    spec: PackSpec,
+}
+
+/// What was written so far.
+struct Written {
+    manifest: ManifestWriter,
+    entries: Vec<mds::ShardEntry>,
+    samples: u64,
+    shards: u64,
+    kept: u64,
+    ledger: Ledger,
+}
+
+impl Run {
+    async fn pack(self, notes: Vec<Note>) -> Result<PackReport> {
+        let output = self.reading.shaper.output();
+        let mut written = Written {
+            manifest: self.target.manifest(output.spec(), PutMode::IfAbsent)?,
+            entries: Vec::new(),
+            samples: 0,
+            shards: 0,
+            kept: 0,
+            ledger: Ledger::default(),
+        };
+        let mut at = 0;
+        for note in notes {
+            if note.number > written.shards {
+                self.fill(at..note.start, &mut written).await?;
+            }
+            at = note.end;
+            match self.target.reuse(output, &note).await? {
+                Some(built) => {
+                    written.kept += 1;
+                    self.add(built, &mut written).await?;
+                }
+                // Not what was written: made again.
+                None => self.fill(note.start..note.end, &mut written).await?,
+            }
+        }
+        self.fill(at..self.input.samples(), &mut written).await?;
+        self.commit(written).await
+    }
+
+    /// Build the shards of these positions.
+    async fn fill(&self, positions: Range<u64>, written: &mut Written) -> Result<()> {
+        let left = self
+            .spec
+            .limit
+            .unwrap_or(u64::MAX)
+            .saturating_sub(written.samples);
+        if positions.is_empty() || left == 0 {
+            return Ok(());
+        }
+        let output = Arc::clone(self.reading.shaper.output());
+        let jobs = Jobs {
+            cutter: Some(Cutter::new(
+                Arc::clone(&output),
+                self.spec.samples_per_shard,
+                left,
+                written.shards,
+                positions.start,
+            )),
+            chunks: self.input.chunks(positions, &self.reading),
+            ready: VecDeque::new(),
+        };
+        let builder = Builder {
+            output,
+            target: self.target.clone(),
+        };
+        let builds = stream::unfold(jobs, |mut jobs| async move {
+            let job = jobs.next().await?;
+            Some((job, jobs))
+        });
+        let builds = builds.map(|job| {
+            let builder = builder.clone();
+            async move {
+                let job = job?;
+                Task::spawn(async move { builder.build(job).await }).await
+            }
+        });
+        let mut builds = std::pin::pin!(builds.buffered(self.spec.shards_at_once()));
+        while let Some(built) = builds.next().await {
+            self.add(built?, written).await?;
+        }
+        Ok(())
+    }
+
+    /// Note a shard in the manifest, in its turn.
+    async fn add(&self, built: Built, written: &mut Written) -> Result<()> {
+        let (meta, tabulated) = (&built.meta, &built.tabulated);
+        let samples = tabulated.table.samples();
+        written.manifest.add(meta, tabulated).await?;
+        let output = self.reading.shaper.output();
+        let entry = output.entry(written.shards, samples, tabulated.raw_bytes, meta.size)?;
+        written.entries.extend(entry);
+        written.shards += 1;
+        written.samples += samples;
+        written.ledger.merge(&built.ledger);
+        self.spec.progress.shard_done(&meta.key, samples);
+        Ok(())
+    }
+
+    async fn commit(self, written: Written) -> Result<PackReport> {
+        if written.samples == 0 {
+            self.target.forget().await?;
+            let message = "no sample is left to pack";
+            let error = Error::new(ErrorKind::InvalidInput, "pack", message);
+            return Err(match self.spec.filter {
+                Some(_) => error
+                    .with_field("filter")
+                    .with_hint("the filter keeps none of them"),
+                None => error,
+            });
+        }
+        if !written.entries.is_empty() {
+            let index = mds::Index {
+                shards: written.entries,
+            };
+            self.target.put_index(&index.to_json()?).await?;
+        }
+        let manifest = written.manifest.finish().await?;
+        self.target.forget().await?;
+        Ok(PackReport {
+            shards_kept: written.kept,
+            read: self.reading.tally.ledger(),
+            written: written.ledger,
+            ..PackReport::new(&manifest, &self.input, &self.spec)
+        })
+    }
+}
+
+/// Shards to be built, as their samples come.
+struct Jobs {
+    /// Gone when there are no more samples.
+    cutter: Option<Cutter>,
+    chunks: Chunks,
+    ready: VecDeque<Job>,
+}
+
+impl Jobs {
+    async fn next(&mut self) -> Option<Result<Job>> {
+        loop {
+            if let Some(job) = self.ready.pop_front() {
+                return Some(Ok(job));
+            }
+            let cutter = self.cutter.as_mut()?;
+            let chunk = if cutter.is_full() {
+                None
+            } else {
+                self.chunks.next().await
+            };
+            match chunk {
+                Some(Ok(chunk)) => self.ready.extend(cutter.push(chunk)),
+                Some(Err(error)) => {
+                    self.cutter = None;
+                    return Some(Err(error));
+                }
+                None => self.ready.extend(self.cutter.take().and_then(Cutter::finish)),
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What is packed: samples in a row, each known by its position before it is read.
+//!
+//! A plain folder is read file by file, many at once, with nothing but its listing known ([`files`](super::files)); everything else through its manifest or
+//! a pass over its shards ([`shards`](super::shards)). Either way the samples come in chunks, in order, some read ahead.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_core::{ErrorKind, Key, Ledger, Result};
+use forebay_io::{AlignedBuf, Pages};
+use forebay_store::Context;
+use tokio::sync::mpsc;
+
+use super::PackSpec;
+use super::chunk::Chunk;
+use super::files::FilesInput;
+use super::shape::Shaper;
+use super::shards::ShardsInput;
+use crate::dataset::{Dataset, FILES, OpenOptions, Place, Progress, Task, UseManifest, look_for};
+use crate::manifest::MANIFEST_NAME;
+use crate::schema::Schema;
+
+/// Samples to be packed.
+#[derive(Debug)]
+pub(super) enum Input {
+    Files(FilesInput),
+    Shards(ShardsInput),
+}
+
+/// Counts what is read.
+#[derive(Debug)]
+pub(super) struct Tally {
+    ledger: Mutex<Ledger>,
+    progress: Arc<dyn Progress>,
+}
+
+impl Tally {
+    pub(super) fn new(progress: &Arc<dyn Progress>) -> Arc<Self> {
+        Arc::new(Self {
+            ledger: Mutex::default(),
+            progress: Arc::clone(progress),
+        })
+    }
+
+    /// So many bytes of the input were read, in that way.
+    pub(super) fn read(&self, bytes: u64, ledger: &Ledger) {
+        self.ledger
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .merge(ledger);
+        self.progress.moved(bytes);
+    }
+
+    pub(super) fn ledger(&self) -> Ledger {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Chunks in order, as they are read.
+pub(super) struct Chunks {
+    coming: mpsc::Receiver<Result<Task<Chunk>>>,
+    _feeding: Task<()>,
+}
+
+impl Chunks {
+    /// From what `feeding` sends.
+    pub(super) fn new(coming: mpsc::Receiver<Result<Task<Chunk>>>, feeding: Task<()>) -> Self {
+        Self {
+            coming,
+            _feeding: feeding,
+        }
+    }
+
+    /// The next chunk; `None` after the last.
+    pub(super) async fn next(&mut self) -> Option<Result<Chunk>> {
+        match self.coming.recv().await? {
+            Ok(task) => Some(task.await),
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// Everything that reading samples takes.
+#[derive(Debug, Clone)]
+pub(super) struct Reading {
+    pub(super) shaper: Arc<Shaper>,
+    pub(super) tally: Arc<Tally>,
+    pub(super) context: Context,
+    pub(super) threads: usize,
+}
+
+impl Input {
+    /// Find out what is there. Plain folders without a manifest are only listed.
+    pub(super) async fn open(
+        place: Place,
+        context: &Context,
+        options: &OpenOptions,
+        spec: &PackSpec,
+    ) -> Result<Self> {
+        let has_manifest = match (options.manifest, &options.manifest_at) {
+            (UseManifest::Never, _) => false,
+            (UseManifest::Always, _) | (_, Some(_)) => true,
+            (UseManifest::IfThere, None) => match place.store.head(&Key::parse(MANIFEST_NAME)?).await {
+                Ok(_) => true,
+                Err(error) if error.kind() == ErrorKind::NotFound => false,
+                Err(error) => return Err(error),
+            },
+        };
+        if !has_manifest {
+            let shards = place.shards.as_deref();
+            let found = look_for(&place.store, context, options.format.as_ref(), shards).await?;
+            if found.spec.name == FILES {
+                return FilesInput::new(place.store, &found.spec, &found.shards, spec).map(Self::Files);
+            }
+        }
+        let options = OpenOptions {
+            shards: place.shards,
+            ..options.clone()
+        };
+        let dataset = Dataset::open(place.store, context, &options).await?;
+        ShardsInput::new(dataset, spec).map(Self::Shards)
+    }
+
+    /// The fields.
+    pub(super) fn schema(&self) -> &Schema {
+        match self {
+            Self::Files(files) => files.schema(),
+            Self::Shards(shards) => shards.schema(),
+        }
+    }
+
+    /// True when samples have keys.
+    pub(super) fn is_named(&self) -> bool {
+        match self {
+            Self::Files(_) => true,
+            Self::Shards(shards) => shards.is_named(),
+        }
+    }
+
+    /// How many samples there are.
+    pub(super) fn samples(&self) -> u64 {
+        match self {
+            Self::Files(files) => files.samples(),
+            Self::Shards(shards) => shards.samples(),
+        }
+    }
+
+    /// Bytes of all of them.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Files(files) => files.bytes(),
+            Self::Shards(shards) => shards.bytes(),
+        }
+    }
+
+    /// A digest of what is read: another one where names, sizes or contents are others.
+    pub(super) fn identity(&self) -> [u8; 32] {
+        match self {
+            Self::Files(files) => files.identity(),
+            Self::Shards(shards) => shards.identity(),
+        }
+    }
+
+    /// Read the samples at these positions.
+    pub(super) fn chunks(&self, positions: Range<u64>, reading: &Reading) -> Chunks {
+        match self {
+            Self::Files(files) => files.chunks(positions, reading),
+            Self::Shards(shards) => shards.chunks(positions, reading),
+        }
+    }
+}
+
+/// Memory of the pool; of the machine where that is in use: what is held is bounded by the shards being built.
+pub(super) fn memory(context: &Context, len: usize) -> Result<AlignedBuf> {
+    match context.pool().try_lease(len) {
+        Some(buf) => Ok(buf),
+        None => AlignedBuf::alloc(len, Pages::default()),
+    }
+}

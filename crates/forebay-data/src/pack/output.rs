@@ -1,0 +1,382 @@
+//! What is written: one of the formats, with everything about it that packing must know.
+//!
+//! Costs are counted before compression, so that where shards end does not depend on how well they compress.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forebay_core::{Error, ErrorKind, Key, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::codec::Codec;
+use crate::format::mds::{self, Compression, Mds, MdsWriter, Settings, ShardEntry};
+use crate::format::parquet::{File, Parquet, ParquetOptions, ParquetWriter};
+use crate::format::tfrecord::{Records, TfRecord, TfRecordWriter};
+use crate::format::tokens::{Cut, MegatronWriter, Tokens, TokensWriter};
+use crate::format::wds::{self, Wds, WdsScan, WdsWriter};
+use crate::format::{Format, SampleRef, Scan, ShardWriter};
+use crate::manifest::FormatSpec;
+use crate::schema::{Dtype, Field, Kind};
+use crate::table::Table;
+
+/// Level of gzip where none is named: what everybody else takes.
+const GZIP_LEVEL: &str = "gz:6";
+
+/// Level of zstd where none is named.
+const ZSTD_LEVEL: i32 = 3;
+
+/// A format that can be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PackFormat {
+    /// WebDataset.
+    Wds,
+    /// MosaicML Streaming.
+    Mds,
+    /// TFRecord of Examples.
+    TfRecord,
+    /// Parquet.
+    Parquet,
+    /// Tokens, as Megatron has them.
+    Tokens,
+}
+
+impl PackFormat {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Wds, Self::Mds, Self::TfRecord, Self::Parquet, Self::Tokens];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Wds => "wds",
+            Self::Mds => "mds",
+            Self::TfRecord => "tfrecord",
+            Self::Parquet => "parquet",
+            Self::Tokens => "tokens",
+        }
+    }
+
+    /// The format of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+}
+
+/// How shards are written.
+#[derive(Debug)]
+pub(super) struct Output {
+    format: PackFormat,
+    fields: Vec<Field>,
+    has_key_field: bool,
+    compression: Option<Compression>,
+    zstd_level: Option<i32>,
+    shard_bytes: u64,
+    /// Settings, and a writer without samples to ask for sizes.
+    mds: Option<(Settings, MdsWriter)>,
+    dtype: Dtype,
+    is_listed: bool,
+}
+
+/// A shard in memory.
+#[derive(Debug)]
+pub(super) struct Sealed {
+    pub(super) key: Key,
+    /// As it is stored.
+    pub(super) stored: Vec<u8>,
+    /// Files that must be there before it.
+    pub(super) sides: Vec<(Key, Vec<u8>)>,
+    pub(super) table: Table,
+    pub(super) raw_bytes: u64,
+    pub(super) codec: Codec,
+}
+
+impl Output {
+    /// For samples of these fields, of which the first is the key where `has_key_field` says so.
+    pub(super) fn new(
+        format: PackFormat,
+        fields: Vec<Field>,
+        has_key_field: bool,
+        compression: Option<&str>,
+        shard_bytes: u64,
+        dtype: Option<Dtype>,
+    ) -> Result<Self> {
+        let compression = compression.map(|name| compression_of(format, name)).transpose()?;
+        let zstd_level = match (format, compression) {
+            (PackFormat::Parquet, Some(compression)) => Some(zstd_level(compression)),
+            _ => None,
+        };
+        let mds = match format {
+            PackFormat::Mds => Some(mds_of(&fields, compression, shard_bytes)?),
+            _ => None,
+        };
+        let dtype = match format {
+            PackFormat::Tokens => tokens_of(&fields, dtype)?,
+            _ => Dtype::Uint8,
+        };
+        if format == PackFormat::Parquet {
+            // Fields that it cannot hold are known now.
+            ParquetWriter::new(&fields, ParquetOptions::default())?;
+        }
+        let is_list = |field: &Field| matches!(field.kind, Kind::List { .. } | Kind::Varints);
+        let is_listed = format == PackFormat::TfRecord && fields.iter().any(is_list);
+        Ok(Self {
+            format,
+            has_key_field,
+            compression,
+            zstd_level,
+            shard_bytes,
+            mds,
+            dtype,
+            is_listed,
+            fields,
+        })
+    }
+
+    pub(super) fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    pub(super) fn has_key_field(&self) -> bool {
+        self.has_key_field
+    }
+
+    /// True when a sample can be found by its key, so that each must have one of its own.
+    pub(super) fn has_keys(&self) -> bool {
+        self.has_key_field || self.format == PackFormat::Wds
+    }
+
+    /// What the manifest says.
+    pub(super) fn spec(&self) -> FormatSpec {
+        let spec = FormatSpec::new(self.format.name());
+        match self.is_listed {
+            true => spec.with("lists", true),
+            false => spec,
+        }
+    }
+
+    /// The format to read shards with.
+    pub(super) fn format(&self) -> Result<Arc<dyn Format>> {
+        Ok(match self.format {
+            PackFormat::Wds => Arc::new(Wds),
+            PackFormat::Mds => Arc::new(Mds::new()),
+            PackFormat::TfRecord => Arc::new(self.tfrecord()),
+            PackFormat::Parquet => Arc::new(Parquet::default()),
+            PackFormat::Tokens => Arc::new(Tokens::new(None, Cut::Documents)?),
+        })
+    }
+
+    fn tfrecord(&self) -> TfRecord {
+        let format = TfRecord::new(Records::Auto);
+        match self.is_listed {
+            true => format.with_lists(),
+            false => format,
+        }
+    }
+
+    /// Bytes that a sample adds to a shard.
+    pub(super) fn cost(&self, sample: SampleRef<'_>) -> u64 {
+        match (self.format, &self.mds) {
+            (PackFormat::Wds, _) => wds::sample_bytes(sample),
+            (PackFormat::Mds, Some((_, empty))) => {
+                empty.bytes_with(sample).saturating_sub(empty.shard_bytes())
+            }
+            (PackFormat::TfRecord, _) => TfRecordWriter::new().bytes_with(sample),
+            (PackFormat::Tokens, _) => TokensWriter::new(self.dtype).bytes_with(sample),
+            (PackFormat::Parquet | PackFormat::Mds, _) => sample
+                .fields
+                .iter()
+                .map(|(_, value)| value.len() as u64 + 4)
+                .sum(),
+        }
+    }
+
+    /// Bytes of a shard whose samples cost that much.
+    pub(super) fn bytes(&self, cost: u64) -> u64 {
+        match (self.format, &self.mds) {
+            (PackFormat::Wds, _) => wds::archive_bytes(cost),
+            (_, Some((_, empty))) => empty.shard_bytes().saturating_add(cost),
+            _ => cost,
+        }
+    }
+
+    /// True when samples that cost that much go into one shard.
+    pub(super) fn fits(&self, cost: u64) -> bool {
+        self.bytes(cost) <= self.shard_bytes
+    }
+
+    /// A shard to be filled, of about that many bytes.
+    pub(super) fn writer(&self, bytes: u64) -> Result<Box<dyn ShardWriter>> {
+        Ok(match (self.format, &self.mds) {
+            (PackFormat::Wds, _) => Box::new(WdsWriter::with_capacity(bytes as usize)),
+            (PackFormat::Mds, Some((settings, _))) => Box::new(settings.writer()?),
+            (PackFormat::TfRecord, _) => Box::new(TfRecordWriter::new()),
+            (PackFormat::Tokens, _) => Box::new(MegatronWriter::new(self.dtype)?),
+            (PackFormat::Parquet | PackFormat::Mds, _) => {
+                let options = ParquetOptions {
+                    zstd_level: self.zstd_level,
+                    has_keys: false,
+                    ..ParquetOptions::default()
+                };
+                Box::new(ParquetWriter::new(&self.fields, options)?)
+            }
+        })
+    }
+
+    /// What shard `number` is called.
+    pub(super) fn key(&self, number: u64) -> Result<Key> {
+        let name = self.raw_name(number);
+        match (self.compression, self.format) {
+            (None, _) | (_, PackFormat::Parquet) => Key::parse(&name),
+            (Some(compression), PackFormat::Mds) => {
+                Key::parse(&format!("{name}.{}", compression.extension()))
+            }
+            (Some(compression), _) => {
+                let extension = match compression.codec() {
+                    Codec::Zstd => "zst",
+                    _ => compression.extension(),
+                };
+                Key::parse(&format!("{name}.{extension}"))
+            }
+        }
+    }
+
+    fn raw_name(&self, number: u64) -> String {
+        match self.format {
+            PackFormat::Wds => format!("shard-{number:06}.tar"),
+            PackFormat::Mds => mds::shard_name(number),
+            PackFormat::TfRecord => format!("shard-{number:06}.tfrecord"),
+            PackFormat::Parquet => format!("shard-{number:06}.parquet"),
+            PackFormat::Tokens => format!("shard-{number:06}.bin"),
+        }
+    }
+
+    /// Close a shard: its table, and its bytes as they are stored.
+    pub(super) fn seal(&self, number: u64, mut writer: Box<dyn ShardWriter>) -> Result<Sealed> {
+        let sides = writer.sides()?;
+        let raw = Bytes::from(writer.finish()?);
+        let mut scan = self.scan(number, &raw, &sides)?;
+        scan.feed(&raw)?;
+        let table = scan.finish()?;
+        let raw_bytes = raw.len() as u64;
+        let (stored, codec) = match self.compression.filter(|_| self.zstd_level.is_none()) {
+            Some(compression) => (compression.compress(&raw)?, compression.codec()),
+            None => (Vec::from(raw), Codec::None),
+        };
+        let key = self.key(number)?;
+        let stem = key.as_str().rsplit_once('.').map_or("", |(stem, _)| stem);
+        let sides = sides
+            .into_iter()
+            .map(|(ending, bytes)| Ok((Key::parse(&format!("{stem}.{ending}"))?, bytes)));
+        Ok(Sealed {
+            sides: sides.collect::<Result<_>>()?,
+            key,
+            stored,
+            table,
+            raw_bytes,
+            codec,
+        })
+    }
+
+    fn scan(&self, number: u64, raw: &Bytes, sides: &[(&'static str, Vec<u8>)]) -> Result<Box<dyn Scan>> {
+        Ok(match self.format {
+            PackFormat::Wds => Box::new(WdsScan::default()),
+            PackFormat::Mds => {
+                let key = Key::parse(&self.raw_name(number))?;
+                Box::new(Mds::new().scan_file(&key, raw.len() as u64)?)
+            }
+            PackFormat::TfRecord => self.tfrecord().start(),
+            PackFormat::Parquet => File::from_bytes(raw, None)?.scan(),
+            PackFormat::Tokens => {
+                let idx = sides.first().map_or(&[][..], |(_, idx)| idx);
+                Tokens::new(None, Cut::Documents)?.start_megatron(idx, raw.len() as u64)?
+            }
+        })
+    }
+
+    /// What index.json says of a shard, where the format has one.
+    pub(super) fn entry(
+        &self,
+        number: u64,
+        samples: u64,
+        raw: u64,
+        stored: u64,
+    ) -> Result<Option<ShardEntry>> {
+        match &self.mds {
+            Some((settings, _)) => settings.entry(number, samples, raw, stored).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+fn compression_of(format: PackFormat, name: &str) -> Result<Compression> {
+    let asked = Compression::parse(if name == "gz" && format != PackFormat::Mds {
+        GZIP_LEVEL
+    } else {
+        name
+    })?;
+    let (is_possible, hint) = match format {
+        PackFormat::Mds => (true, ""),
+        PackFormat::Wds => (
+            matches!(asked.codec(), Codec::Gzip | Codec::Zstd),
+            "there are gz:0-9 and zstd:1-22 for it",
+        ),
+        PackFormat::TfRecord => (asked.codec() == Codec::Gzip, "there is gz:0-9 for it"),
+        PackFormat::Parquet => (asked.codec() == Codec::Zstd, "there is zstd:1-22 for it"),
+        PackFormat::Tokens => (false, "tokens are mapped into memory as they are"),
+    };
+    if is_possible {
+        return Ok(asked);
+    }
+    let message = format!("format {} cannot be compressed with {name}", format.name());
+    Err(refused(message).with_field("compression").with_hint(hint))
+}
+
+fn zstd_level(compression: Compression) -> i32 {
+    let name = compression.to_string();
+    let level = name.split_once(':').and_then(|(_, level)| level.parse().ok());
+    level.unwrap_or(ZSTD_LEVEL)
+}
+
+fn mds_of(
+    fields: &[Field],
+    compression: Option<Compression>,
+    shard_bytes: u64,
+) -> Result<(Settings, MdsWriter)> {
+    let settings = Settings::for_fields(fields)?
+        .with_compression(compression)
+        .with_size_limit(Some(shard_bytes))?;
+    let empty = settings.writer()?;
+    Ok((settings, empty))
+}
+
+/// The type of the tokens in the only field.
+fn tokens_of(fields: &[Field], asked: Option<Dtype>) -> Result<Dtype> {
+    let [field] = fields else {
+        let names: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
+        let message = format!("format tokens holds one field, and there are {}", names.len());
+        return Err(refused(message).with_field("fields").with_hint(format!(
+            "choose one with --fields; there are: {}",
+            names.join(", ")
+        )));
+    };
+    let own = match &field.kind {
+        Kind::Array { dtype, .. } | Kind::List { dtype } => *dtype,
+        Kind::Varints => Dtype::Int32,
+        kind => {
+            let message = format!(
+                "field '{}' is {kind:?}, no list of numbers",
+                field.name.escape_debug()
+            );
+            return Err(refused(message).with_field("fields"));
+        }
+    };
+    let dtype = asked.unwrap_or(own);
+    // What Megatron has no code for is known now.
+    MegatronWriter::new(dtype)
+        .map(|_| dtype)
+        .map_err(|error| error.with_field("dtype"))
+}
+
+fn refused(message: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, "pack", message)
+}

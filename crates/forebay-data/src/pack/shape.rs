@@ -1,0 +1,381 @@
+//! From a sample of the input to a sample of the output: which fields, in which form, and whether at all.
+//!
+//! Most fields are written as they are. WebDataset tells kinds by the ends of names, so a field that would be read as something else gets one there: a
+//! label becomes `label.cls` in digits, numbers become `.npy`. Tokens are taken out of arrays that carry their shape. The table is in docs/guides/pack.md.
+
+use std::borrow::Cow;
+
+use forebay_core::{Error, ErrorKind, Result};
+
+use super::PackSpec;
+use super::chunk::{ChunkBuilder, refs};
+use super::keep::Keep;
+use super::npy;
+use super::output::{Output, PackFormat};
+use crate::format::SampleRef;
+use crate::format::tfrecord::decode;
+use crate::format::value::Value;
+use crate::format::wds::names;
+use crate::schema::{Dtype, Field, Kind, Schema};
+
+/// The field that keys are in where a format has no place for them.
+pub(super) const KEY_FIELD: &str = "__key__";
+
+/// Digits of a key that is a number.
+const NUMBER_DIGITS: usize = 9;
+
+/// Makes samples as they are written.
+#[derive(Debug)]
+pub(super) struct Shaper {
+    /// For each field of the input: its number in the output, and how it is written.
+    moves: Vec<Option<(usize, How)>>,
+    /// Fields of the input, for their kinds.
+    kinds: Vec<Kind>,
+    /// The field of the input that is the key.
+    key_field: Option<usize>,
+    keeps_keys: bool,
+    keep: Option<Keep>,
+    output: std::sync::Arc<Output>,
+}
+
+/// How a field is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// As it is.
+    AsIs,
+    /// A number, in digits.
+    Digits(Dtype),
+    /// An array, as numpy writes it.
+    Npy,
+    /// The numbers of an array that carries its shape.
+    Numbers,
+}
+
+/// A sample of the input.
+pub(super) struct Taken<'a> {
+    /// Its place in the order of the input.
+    pub(super) position: u64,
+    /// Its number in the input.
+    pub(super) number: u64,
+    /// Its key, where it has one.
+    pub(super) key: Option<&'a str>,
+    /// The bytes of a field; `None` where it does not have it.
+    pub(super) value: &'a dyn Fn(usize) -> Option<&'a [u8]>,
+}
+
+impl Shaper {
+    /// For an input of that schema, whose samples have keys or not.
+    pub(super) fn new(schema: &Schema, is_named: bool, spec: &PackSpec) -> Result<Self> {
+        let key_field = schema.index_of(KEY_FIELD).filter(|index| {
+            let kind = schema.fields().get(*index).map(|field| &field.kind);
+            matches!(kind, Some(Kind::Text | Kind::Bytes))
+        });
+        let keeps_keys = !spec.drop_keys && (is_named || key_field.is_some());
+        let has_key_field = keeps_keys && !matches!(spec.to, PackFormat::Wds | PackFormat::Tokens);
+        let chosen = chosen(schema, key_field, spec.fields.as_deref())?;
+        let mut fields: Vec<Field> = Vec::new();
+        fields.extend(has_key_field.then(|| Field::new(KEY_FIELD, Kind::Text)));
+        let mut moves = vec![None; schema.fields().len()];
+        for index in chosen {
+            let (Some(field), Some(slot)) = (schema.fields().get(index), moves.get_mut(index)) else {
+                continue;
+            };
+            let (written, how) = written(field, spec.to);
+            *slot = Some((fields.len(), how));
+            fields.push(written);
+        }
+        let output = Output::new(
+            spec.to,
+            fields,
+            has_key_field,
+            spec.compression.as_deref(),
+            spec.shard_bytes,
+            spec.dtype,
+        )?;
+        Ok(Self {
+            moves,
+            kinds: schema.fields().iter().map(|field| field.kind.clone()).collect(),
+            key_field,
+            keeps_keys,
+            keep: match &spec.filter {
+                Some(text) => Some(Keep::new(text, schema.fields())?),
+                None => None,
+            },
+            output: std::sync::Arc::new(output),
+        })
+    }
+
+    pub(super) fn output(&self) -> &std::sync::Arc<Output> {
+        &self.output
+    }
+
+    /// Number in the output of a field of the input, where it is written as it is.
+    pub(super) fn plain(&self, field: usize) -> Option<usize> {
+        match self.moves.get(field) {
+            Some(Some((to, How::AsIs))) => Some(*to),
+            _ => None,
+        }
+    }
+
+    /// True when every field that is written is written as it is.
+    pub(super) fn is_plain(&self) -> bool {
+        let mut moves = self.moves.iter().flatten();
+        moves.all(|(_, how)| *how == How::AsIs)
+    }
+
+    /// The key of a sample.
+    pub(super) fn key<'a>(&self, taken: &Taken<'a>) -> Result<Cow<'a, str>> {
+        let number = || Cow::Owned(format!("{:0NUMBER_DIGITS$}", taken.number));
+        if !self.keeps_keys {
+            return Ok(number());
+        }
+        let Some(field) = self.key_field else {
+            return Ok(taken.key.map_or_else(number, Cow::Borrowed));
+        };
+        match (taken.value)(field).map(std::str::from_utf8) {
+            Some(Ok(key)) => Ok(Cow::Borrowed(key)),
+            Some(Err(error)) => {
+                let message = format!("the key of sample {} is no text", taken.number);
+                Err(Error::new(ErrorKind::InvalidInput, "pack", message).with_source(error))
+            }
+            None => Ok(number()),
+        }
+    }
+
+    /// True when a sample is wanted.
+    pub(super) fn keeps(&self, taken: &Taken<'_>, key: &str) -> bool {
+        self.keep.as_ref().is_none_or(|keep| keep.keeps(taken.value, key))
+    }
+
+    /// Bytes that a sample adds to a shard.
+    pub(super) fn cost(&self, sample: SampleRef<'_>) -> u64 {
+        self.output.cost(sample)
+    }
+
+    /// Add a sample to a chunk, with copies of its values, where it is wanted.
+    pub(super) fn add(&self, taken: &Taken<'_>, chunk: &mut ChunkBuilder) -> Result<()> {
+        let key = self.key(taken)?;
+        if !self.keeps(taken, &key) {
+            return Ok(());
+        }
+        for (index, (to, how)) in self
+            .moves
+            .iter()
+            .enumerate()
+            .filter_map(|(index, to)| Some((index, (*to)?)))
+        {
+            let (Some(value), Some(kind)) = ((taken.value)(index), self.kinds.get(index)) else {
+                continue;
+            };
+            match convert(how, kind, value) {
+                Ok(value) => chunk.copy(to, &value),
+                Err(error) => {
+                    chunk.cancel();
+                    let field = self.output.fields().get(to).map_or("", |field| &field.name);
+                    let message = format!(
+                        "field '{}' of sample '{}' cannot be written",
+                        field.escape_debug(),
+                        key.escape_debug()
+                    );
+                    return Err(Error::new(error.kind(), "pack", message).with_source(error));
+                }
+            }
+        }
+        let (values, data) = chunk.open();
+        let fields = refs(
+            values,
+            data,
+            self.output.fields(),
+            self.output.has_key_field(),
+            &key,
+        );
+        let cost = self.cost(SampleRef {
+            key: &key,
+            fields: &fields,
+        });
+        chunk.end(taken.position, &key, cost);
+        Ok(())
+    }
+}
+
+/// Numbers of the fields that are wanted.
+fn chosen(schema: &Schema, key_field: Option<usize>, wanted: Option<&[String]>) -> Result<Vec<usize>> {
+    let Some(wanted) = wanted else {
+        return Ok((0..schema.fields().len())
+            .filter(|index| Some(*index) != key_field)
+            .collect());
+    };
+    let find = |name: &String| {
+        schema
+            .index_of(name)
+            .filter(|index| Some(*index) != key_field)
+            .ok_or_else(|| {
+                let known: Vec<&str> = schema.fields().iter().map(|field| field.name.as_str()).collect();
+                let message = format!("there is no field '{}'", name.escape_debug());
+                Error::new(ErrorKind::InvalidInput, "pack", message)
+                    .with_field("fields")
+                    .with_hint(format!("there are: {}", known.join(", ").escape_debug()))
+            })
+    };
+    wanted.iter().map(find).collect()
+}
+
+/// A field as it is written.
+fn written(field: &Field, to: PackFormat) -> (Field, How) {
+    match to {
+        PackFormat::Wds => written_wds(field),
+        PackFormat::Tokens => match array_dtype(&field.kind) {
+            Some(dtype) => (Field::new(&field.name, Kind::List { dtype }), How::Numbers),
+            None => (field.clone(), How::AsIs),
+        },
+        _ => (field.clone(), How::AsIs),
+    }
+}
+
+/// What is named so that WebDataset reads it as what it is stays as it is.
+fn written_wds(field: &Field) -> (Field, How) {
+    let name = field.name.to_lowercase();
+    if names::kind_of(&name) == field.kind {
+        return (Field::new(name, field.kind.clone()), How::AsIs);
+    }
+    let named = |ending: &str, how| {
+        let name = format!("{name}.{ending}");
+        let kind = names::kind_of(&name);
+        (Field::new(name, kind), how)
+    };
+    match &field.kind {
+        Kind::Text => named("txt", How::AsIs),
+        Kind::Json => named("json", How::AsIs),
+        Kind::Decimal => named("cls", How::AsIs),
+        Kind::Image => named("jpg", How::AsIs),
+        Kind::Array { dtype, shape } if shape.is_empty() && integer(*dtype, &[0; 8]).is_some() => {
+            named("cls", How::Digits(*dtype))
+        }
+        Kind::Array { .. } | Kind::List { .. } | Kind::Varints => named("npy", How::Npy),
+        Kind::Encoded { .. } if array_dtype(&field.kind).is_some() => named("npy", How::Npy),
+        Kind::Bytes | Kind::Encoded { .. } => (Field::new(name, field.kind.clone()), How::AsIs),
+    }
+}
+
+/// The type of arrays that carry their shape, where the encoding says it.
+fn array_dtype(kind: &Kind) -> Option<Dtype> {
+    let Kind::Encoded { encoding } = kind else {
+        return None;
+    };
+    Dtype::parse(encoding.strip_prefix("mds:ndarray:")?)
+}
+
+fn convert<'a>(how: How, kind: &Kind, value: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+    match how {
+        How::AsIs => Ok(Cow::Borrowed(value)),
+        How::Digits(dtype) => match integer(dtype, value) {
+            Some(number) => Ok(Cow::Owned(number.to_string().into_bytes())),
+            None => Err(wrong("is no number")),
+        },
+        How::Numbers => match open(kind, value)? {
+            Value::Array(array) => Ok(Cow::Borrowed(array.values)),
+            _ => Err(wrong("is no array")),
+        },
+        How::Npy => npy_of(kind, value).map(Cow::Owned),
+    }
+}
+
+fn npy_of(kind: &Kind, value: &[u8]) -> Result<Vec<u8>> {
+    match kind {
+        Kind::Array { dtype, shape } => npy::write(*dtype, shape, value),
+        Kind::List { dtype } => {
+            let len = value.len() as u64;
+            if !len.is_multiple_of(dtype.bytes()) {
+                return Err(wrong("does not end with a whole number"));
+            }
+            npy::write(*dtype, &[len / dtype.bytes()], value)
+        }
+        Kind::Varints => {
+            let mut numbers = Vec::new();
+            decode::varints(value, &mut numbers)?;
+            let values: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+            npy::write(Dtype::Int64, &[numbers.len() as u64], &values)
+        }
+        kind => match open(kind, value)? {
+            Value::Array(array) => npy::write(array.dtype, &array.shape, array.values),
+            _ => Err(wrong("is no array")),
+        },
+    }
+}
+
+fn open<'a>(kind: &Kind, value: &'a [u8]) -> Result<Value<'a>> {
+    match kind {
+        Kind::Encoded { encoding } => Value::open(encoding, value),
+        _ => Err(wrong("is no array")),
+    }
+}
+
+/// A number of an integer type.
+fn integer(dtype: Dtype, value: &[u8]) -> Option<i128> {
+    let word: &[u8] = value.get(..dtype.bytes() as usize)?;
+    let mut wide = [0; 8];
+    wide.iter_mut().zip(word).for_each(|(to, from)| *to = *from);
+    let (wide, shift) = (u64::from_le_bytes(wide), 64 - 8 * dtype.bytes());
+    match dtype {
+        Dtype::Bool | Dtype::Uint8 | Dtype::Uint16 | Dtype::Uint32 | Dtype::Uint64 => Some(wide.into()),
+        Dtype::Int8 | Dtype::Int16 | Dtype::Int32 | Dtype::Int64 => {
+            Some(((wide << shift).cast_signed() >> shift).into())
+        }
+        Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32 | Dtype::Float64 => None,
+    }
+}
+
+fn wrong(message: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, "pack", format!("it {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_get_the_ends_that_webdataset_reads() {
+        let scalar = |dtype| Kind::Array {
+            dtype,
+            shape: Vec::new(),
+        };
+        let encoded = |name: &str| Kind::Encoded {
+            encoding: name.to_owned(),
+        };
+        for (name, kind, expected, how) in [
+            ("jpg", Kind::Image, "jpg", How::AsIs),
+            ("image", Kind::Image, "image.jpg", How::AsIs),
+            ("Caption", Kind::Text, "caption.txt", How::AsIs),
+            ("meta", Kind::Json, "meta.json", How::AsIs),
+            ("label", Kind::Decimal, "label.cls", How::AsIs),
+            (
+                "label",
+                scalar(Dtype::Int64),
+                "label.cls",
+                How::Digits(Dtype::Int64),
+            ),
+            ("score", scalar(Dtype::Float32), "score.npy", How::Npy),
+            ("ids", Kind::Varints, "ids.npy", How::Npy),
+            ("x", encoded("mds:ndarray:uint16"), "x.npy", How::Npy),
+            ("x", encoded("mds:pil"), "x", How::AsIs),
+            ("bin", Kind::Bytes, "bin", How::AsIs),
+        ] {
+            let (field, found) = written_wds(&Field::new(name, kind.clone()));
+            assert_eq!((field.name.as_str(), found), (expected, how), "{name} {kind:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_in_digits() {
+        for (dtype, bytes, text) in [
+            (Dtype::Int64, &(-7i64).to_le_bytes()[..], "-7"),
+            (Dtype::Uint8, &[200], "200"),
+            (Dtype::Int8, &[200], "-56"),
+            (Dtype::Uint64, &u64::MAX.to_le_bytes()[..], "18446744073709551615"),
+        ] {
+            let value = convert(How::Digits(dtype), &Kind::Bytes, bytes).unwrap();
+            assert_eq!(&*value, text.as_bytes());
+        }
+        assert!(convert(How::Digits(Dtype::Int64), &Kind::Bytes, &[1]).is_err());
+    }
+}

@@ -1,0 +1,247 @@
+//! Runs that ended early are gone on with, and nothing but a whole run leaves a manifest.
+
+use forebay_core::ErrorKind;
+use forebay_store::wrap::{Counted, Fault, FaultPlan, Faulty, Op, When};
+
+use super::*;
+use crate::manifest::MANIFEST_NAME;
+
+async fn whole(from: &Arc<dyn Store>, spec: &PackSpec) -> BTreeMap<String, Vec<u8>> {
+    let to = memory_store();
+    run(from, &to, spec).await.unwrap();
+    written(&*to).await
+}
+
+/// Fail each write in turn, and go on from there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_goes_on_from_wherever_it_ended() {
+    let from = memory_store();
+    folder(&*from, 60).await;
+    for format in [PackFormat::Mds, PackFormat::Wds] {
+        let spec = PackSpec {
+            fields: Some(vec!["dat".to_owned(), "txt".to_owned()]),
+            samples_per_shard: Some(9),
+            ..small(format)
+        };
+        let expected = whole(&from, &spec).await;
+        let mut ended = 0;
+        for nth in 1..60 {
+            let to = memory_store();
+            let plan =
+                FaultPlan::new(Seed(0)).with(Op::Put, When::Nth(nth), Fault::Fail(ErrorKind::OutOfSpace));
+            let faulty: Arc<dyn Store> = Arc::new(Faulty::new(Arc::clone(&to), plan));
+            if let Err(error) = run(&from, &faulty, &spec).await {
+                ended += 1;
+                assert_eq!(error.kind(), ErrorKind::OutOfSpace, "{error}");
+                assert!(!contents(&*to).await.contains_key(MANIFEST_NAME), "{nth}");
+                run(&from, &to, &spec).await.unwrap();
+            }
+            assert!(written(&*to).await == expected, "{format:?} {nth}");
+        }
+        assert!(ended > 8, "{ended}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_that_are_there_are_not_written_again() {
+    let from = memory_store();
+    folder(&*from, 60).await;
+    let spec = PackSpec {
+        shard_bytes: 20_000,
+        threads: 1,
+        ..small(PackFormat::Wds)
+    };
+    let expected = whole(&from, &spec).await;
+    let to = memory_store();
+    let shards = expected.len() as u64 - 1;
+    // The plan, then a shard and its note for each of three shards; then no more.
+    let plan = FaultPlan::new(Seed(0)).with(Op::Put, When::Nth(8), Fault::Fail(ErrorKind::OutOfSpace));
+    run(
+        &from,
+        &(Arc::new(Faulty::new(Arc::clone(&to), plan)) as Arc<dyn Store>),
+        &spec,
+    )
+    .await
+    .unwrap_err();
+    let counted = Counted::new(Arc::clone(&to));
+    let report = run(&from, &(Arc::new(counted.clone()) as Arc<dyn Store>), &spec)
+        .await
+        .unwrap();
+    assert_eq!(report.shards_kept, 3);
+    // The plan, hashes and manifest, and two for each shard that was missing.
+    assert_eq!(counted.counts().of(Op::Put).requests, 3 + 2 * (shards - 3));
+    assert!(written(&*to).await == expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gaps_and_damage_are_filled() {
+    let from = memory_store();
+    folder(&*from, 60).await;
+    let spec = PackSpec {
+        shard_bytes: 20_000,
+        filter: Some("cls != 5".to_owned()),
+        limit: Some(50),
+        ..small(PackFormat::Wds)
+    };
+    let expected = whole(&from, &spec).await;
+    for (gone, damaged) in [(1, 3), (0, 2), (2, 0)] {
+        // As a run leaves it that ended right before the manifest.
+        let stopped = memory_store();
+        let plan = FaultPlan::new(Seed(0)).with(
+            Op::Put,
+            When::Nth(2 + 2 * (expected.len() as u64 - 1)),
+            Fault::Fail(ErrorKind::OutOfSpace),
+        );
+        run(
+            &from,
+            &(Arc::new(Faulty::new(Arc::clone(&stopped), plan)) as Arc<dyn Store>),
+            &spec,
+        )
+        .await
+        .unwrap_err();
+        stopped
+            .delete(&key(&format!(".forebay-pack/{gone:08}.json")))
+            .await
+            .unwrap();
+        let name = format!("shard-{damaged:06}.tar");
+        let mut bytes = expected[&name].clone();
+        bytes[600] ^= 1;
+        put(&*stopped, &name, &bytes).await;
+        let report = run(&from, &stopped, &spec).await.unwrap();
+        assert_eq!(report.shards_kept, report.shards - 2);
+        assert!(written(&*stopped).await == expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_input_or_other_options_are_refused() {
+    let from = memory_store();
+    folder(&*from, 20).await;
+    let spec = small(PackFormat::Wds);
+    let to = memory_store();
+    let plan = FaultPlan::new(Seed(0)).with(Op::Put, When::Nth(4), Fault::Fail(ErrorKind::OutOfSpace));
+    run(
+        &from,
+        &(Arc::new(Faulty::new(Arc::clone(&to), plan)) as Arc<dyn Store>),
+        &spec,
+    )
+    .await
+    .unwrap_err();
+    let before = contents(&*to).await;
+    let others = [
+        (
+            "shard_size",
+            PackSpec {
+                shard_bytes: 40_000,
+                ..spec.clone()
+            },
+        ),
+        (
+            "shuffle",
+            PackSpec {
+                shuffle: Some(1),
+                ..spec.clone()
+            },
+        ),
+        (
+            "filter",
+            PackSpec {
+                filter: Some("cls = 1".to_owned()),
+                ..spec.clone()
+            },
+        ),
+        (
+            "to",
+            PackSpec {
+                to: PackFormat::TfRecord,
+                ..spec.clone()
+            },
+        ),
+    ];
+    for (name, other) in others {
+        let error = run(&from, &to, &other).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
+        assert!(
+            error.message().contains(name) && error.hint().unwrap().contains("--overwrite"),
+            "{error}"
+        );
+    }
+    put(&*from, "d0/s0000.txt", b"other").await;
+    let error = run(&from, &to, &spec).await.unwrap_err();
+    assert!(error.message().contains("another input"), "{error}");
+    assert!(contents(&*to).await == before, "nothing was touched");
+    let spec = PackSpec {
+        overwrite: true,
+        ..spec
+    };
+    run(&from, &to, &spec).await.unwrap();
+    assert_eq!(samples(&to).await[0].1["txt"], b"other");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_there_is_replaced_only_when_asked() {
+    let from = memory_store();
+    folder(&*from, 40).await;
+    let to = memory_store();
+    let spec = small(PackFormat::Mds);
+    let spec = PackSpec {
+        fields: Some(vec!["dat".to_owned()]),
+        ..spec
+    };
+    run(&from, &to, &spec).await.unwrap();
+    let error = run(&from, &to, &spec).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    let other = PackSpec {
+        overwrite: true,
+        ..small(PackFormat::Wds)
+    };
+    run(&from, &to, &other).await.unwrap();
+    let names: Vec<String> = written(&*to).await.into_keys().collect();
+    assert!(
+        names
+            .iter()
+            .all(|name| name.ends_with(".tar") || name == "SHA256SUMS"),
+        "{names:?}"
+    );
+    assert_eq!(samples(&to).await.len(), 40);
+    // What somebody else put there could be taken for a shard.
+    put(&*to, "theirs.tar", b"x").await;
+    let error = run(&from, &to, &other).await.unwrap_err();
+    assert!(error.message().contains("theirs.tar"), "{error}");
+    let foreign = memory_store();
+    put(&*foreign, "notes.txt", b"x").await;
+    let error = run(&from, &foreign, &spec).await.unwrap_err();
+    assert!(error.message().contains("notes.txt"), "{error}");
+    run(
+        &from,
+        &foreign,
+        &PackSpec {
+            overwrite: true,
+            ..spec
+        },
+    )
+    .await
+    .unwrap();
+    assert!(contents(&*foreign).await.contains_key("notes.txt"));
+}
+
+/// A run that ended between the manifest and its last word.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_target_is_finished() {
+    let from = memory_store();
+    folder(&*from, 20).await;
+    let spec = small(PackFormat::Wds);
+    let to = memory_store();
+    let plan = FaultPlan::new(Seed(0)).with(Op::Delete, When::First(1), Fault::Fail(ErrorKind::Unavailable));
+    run(
+        &from,
+        &(Arc::new(Faulty::new(Arc::clone(&to), plan)) as Arc<dyn Store>),
+        &spec,
+    )
+    .await
+    .unwrap_err();
+    assert!(contents(&*to).await.contains_key(MANIFEST_NAME));
+    let report = run(&from, &to, &spec).await.unwrap();
+    assert_eq!(report.samples, 20);
+    written(&*to).await;
+}

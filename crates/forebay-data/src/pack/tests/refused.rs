@@ -1,0 +1,264 @@
+//! Bad input, each with its error.
+
+use std::os::unix::fs::PermissionsExt;
+
+use forebay_core::ErrorKind;
+
+use super::*;
+use crate::format::wds::WdsWriter;
+use crate::schema::Dtype;
+
+#[track_caller]
+fn refused(result: Result<PackReport>, kind: ErrorKind, words: &[&str]) {
+    let error = result.unwrap_err();
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    assert_eq!(error.kind(), kind, "{text}");
+    for word in words {
+        assert!(text.contains(word), "no '{word}' in: {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_cannot_be_read_or_have_changed_are_named() {
+    let (dir, context) = (tempfile::tempdir().unwrap(), context());
+    let root = dir.path().join("from");
+    let from = local_at(&root, &context);
+    folder(&*from, 10).await;
+    let spec = small(PackFormat::Wds);
+    let input = Input::open(place(&from), &context, &OpenOptions::default(), &spec)
+        .await
+        .unwrap();
+    let shaper = Arc::new(Shaper::new(input.schema(), true, &spec).unwrap());
+    let reading = Reading {
+        shaper,
+        tally: Tally::new(&spec.progress),
+        context: context.clone(),
+        threads: 2,
+    };
+    let path = root.join("d1/s0001.txt");
+    for text in ["longer than before", "short"] {
+        std::fs::write(&path, text).unwrap();
+        let mut chunks = input.chunks(0..10, &reading);
+        let error = chunks.next().await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
+        assert!(error.location().unwrap().contains("s0001.txt"), "{error}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    let mut chunks = input.chunks(0..10, &reading);
+    assert_eq!(
+        chunks.next().await.unwrap().unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    std::fs::write(&path, "text 1").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).unwrap();
+    // Nothing is unreadable to root.
+    if std::fs::read(&path).is_err() {
+        let to = local_at(&dir.path().join("to"), &context);
+        let result = run(&from, &to, &spec).await;
+        refused(result, ErrorKind::PermissionDenied, &["s0001.txt"]);
+        assert!(!dir.path().join("to/forebay.fbi").exists());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_file_that_changed_is_named() {
+    let (dir, context) = (tempfile::tempdir().unwrap(), context());
+    let from = local_at(dir.path(), &context);
+    put(&*from, "a.dat", &vec![1; 600_000]).await;
+    let spec = small(PackFormat::Wds);
+    let input = Input::open(place(&from), &context, &OpenOptions::default(), &spec)
+        .await
+        .unwrap();
+    let reading = Reading {
+        shaper: Arc::new(Shaper::new(input.schema(), true, &spec).unwrap()),
+        tally: Tally::new(&spec.progress),
+        context: context.clone(),
+        threads: 2,
+    };
+    assert_eq!(
+        input.chunks(0..1, &reading).next().await.unwrap().unwrap().len(),
+        1
+    );
+    put(&*from, "a.dat", &vec![1; 700_000]).await;
+    let error = input.chunks(0..1, &reading).next().await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_must_differ() {
+    let from = memory_store();
+    for name in ["a.tar", "b.tar"] {
+        let samples = [("one", vec![text("txt", name)]), ("two", vec![text("txt", "x")])];
+        shard_of(&*from, name, Box::new(WdsWriter::default()), &samples).await;
+    }
+    for format in [PackFormat::Wds, PackFormat::Parquet] {
+        let result = run(&from, &memory_store(), &small(format)).await;
+        refused(
+            result,
+            ErrorKind::InvalidInput,
+            &["two samples have the key 'one'"],
+        );
+        let spec = PackSpec {
+            drop_keys: true,
+            ..small(format)
+        };
+        assert_eq!(run(&from, &memory_store(), &spec).await.unwrap().samples, 4);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_fields_that_a_format_cannot_hold_are_named() {
+    let from = memory_store();
+    put(&*from, "__x__/a.txt", b"1").await;
+    put(&*from, "b.txt", b"1").await;
+    put(&*from, "c.seg.PNG", b"1").await;
+    // Keys that a tar cannot hold are not taken for samples at all.
+    let report = run(&from, &memory_store(), &small(PackFormat::Wds))
+        .await
+        .unwrap();
+    assert_eq!(report.samples, 2);
+    let result = run(&from, &memory_store(), &small(PackFormat::Mds)).await;
+    refused(result, ErrorKind::InvalidInput, &["'seg.png'", "'b'"]);
+    let result = run(&from, &memory_store(), &small(PackFormat::Tokens)).await;
+    refused(result, ErrorKind::InvalidInput, &["one field"]);
+    let spec = PackSpec {
+        fields: Some(vec!["txt".to_owned()]),
+        ..small(PackFormat::Tokens)
+    };
+    refused(
+        run(&from, &memory_store(), &spec).await,
+        ErrorKind::InvalidInput,
+        &["'txt'", "no list of numbers"],
+    );
+    let keyed = memory_store();
+    let samples = [("x", vec![text("__key__", "a.b"), text("txt", "1")])];
+    let fields: Vec<Field> = samples[0].1.iter().map(|(field, _)| field.clone()).collect();
+    let writer = crate::format::parquet::ParquetWriter::new(&fields, Default::default()).unwrap();
+    shard_of(&*keyed, "a.parquet", Box::new(writer), &samples).await;
+    let result = run(&keyed, &memory_store(), &small(PackFormat::Wds)).await;
+    refused(result, ErrorKind::InvalidInput, &["key 'a.b'"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_that_mean_nothing_are_refused() {
+    let from = memory_store();
+    folder(&*from, 5).await;
+    let usual = small(PackFormat::Wds);
+    let cases = [
+        (
+            PackSpec {
+                filter: Some("cls = ".to_owned()),
+                ..usual.clone()
+            },
+            "",
+        ),
+        (
+            PackSpec {
+                filter: Some("other = 1".to_owned()),
+                ..usual.clone()
+            },
+            "other",
+        ),
+        (
+            PackSpec {
+                fields: Some(vec!["nope".to_owned()]),
+                ..usual.clone()
+            },
+            "nope",
+        ),
+        (
+            PackSpec {
+                compression: Some("br".to_owned()),
+                ..usual.clone()
+            },
+            "br",
+        ),
+        (
+            PackSpec {
+                compression: Some("zstd".to_owned()),
+                ..small(PackFormat::TfRecord)
+            },
+            "zstd",
+        ),
+        (
+            PackSpec {
+                shard_bytes: 0,
+                ..usual.clone()
+            },
+            "shard_size",
+        ),
+        (
+            PackSpec {
+                shard_bytes: 5 << 30,
+                ..small(PackFormat::Mds)
+            },
+            "4 GiB",
+        ),
+        (
+            PackSpec {
+                filter: Some("cls = 77".to_owned()),
+                ..usual.clone()
+            },
+            "no sample is left",
+        ),
+    ];
+    for (spec, word) in cases {
+        let to = memory_store();
+        let error = run(&from, &to, &spec).await.unwrap_err();
+        let text = format!("{error} {}", error.hint().unwrap_or_default());
+        assert!(
+            error.kind() == ErrorKind::InvalidInput && text.contains(word),
+            "{text}"
+        );
+        assert!(contents(&*to).await.is_empty(), "{word}");
+    }
+    let spec = PackSpec {
+        compression: Some("lz9".to_owned()),
+        ..usual.clone()
+    };
+    refused(
+        run(&from, &memory_store(), &spec).await,
+        ErrorKind::Unsupported,
+        &["lz9"],
+    );
+    let spec = PackSpec {
+        dtype: Some(Dtype::Uint32),
+        fields: Some(vec!["cls".to_owned()]),
+        ..small(PackFormat::Tokens)
+    };
+    refused(
+        run(&from, &memory_store(), &spec).await,
+        ErrorKind::InvalidInput,
+        &["'cls'"],
+    );
+    let (dir, context) = (tempfile::tempdir().unwrap(), context());
+    let outer = local_at(dir.path(), &context);
+    folder(&*outer, 3).await;
+    let inner = local_at(&dir.path().join("d0/packed"), &context);
+    refused(
+        run(&outer, &inner, &usual).await,
+        ErrorKind::InvalidInput,
+        &["overlap"],
+    );
+    let result = run(&local_at(&dir.path().join("d0"), &context), &outer, &usual).await;
+    refused(result, ErrorKind::InvalidInput, &["overlap"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_shards_are_not_packed() {
+    let from = memory_store();
+    folder(&*from, 20).await;
+    let packed = memory_store();
+    run(&from, &packed, &small(PackFormat::Wds)).await.unwrap();
+    let mut bytes = contents(&*packed).await["shard-000000.tar"].clone();
+    // Within the data of the first member.
+    bytes[515] ^= 1;
+    put(&*packed, "shard-000000.tar", &bytes).await;
+    let result = run(&packed, &memory_store(), &small(PackFormat::TfRecord)).await;
+    refused(result, ErrorKind::Corrupt, &["'d0/s0000'", "checksum"]);
+}
