@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Ledger, Result};
 use forebay_store::{Context, PutMode, Store};
-use futures::stream::{self, StreamExt};
+use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
 
 pub use output::PackFormat;
@@ -241,7 +241,7 @@ struct Written {
 }
 
 impl Run {
-    async fn pack(self, notes: Vec<Note>) -> Result<PackReport> {
+    async fn pack(&self, notes: Vec<Note>) -> Result<PackReport> {
         let output = self.reading.shaper.output();
         let mut written = Written {
             manifest: self.target.manifest(output.spec(), PutMode::IfAbsent)?,
@@ -252,12 +252,21 @@ impl Run {
             ledger: Ledger::default(),
         };
         let mut at = 0;
-        for note in notes {
+        let kept = stream::iter(notes).map(|note| {
+            let (target, output) = (self.target.clone(), Arc::clone(output));
+            async move {
+                let found = note.clone();
+                let reuse = Task::spawn(async move { target.reuse(&output, &found).await });
+                Ok::<_, Error>((note, reuse.await?))
+            }
+        });
+        let mut kept = std::pin::pin!(kept.buffered(self.spec.shards_at_once()));
+        while let Some((note, built)) = kept.try_next().await? {
             if note.number > written.shards {
                 self.fill(at..note.start, &mut written).await?;
             }
             at = note.end;
-            match self.target.reuse(output, &note).await? {
+            match built {
                 Some(built) => {
                     written.kept += 1;
                     self.add(built, &mut written).await?;
@@ -329,12 +338,12 @@ impl Run {
         Ok(())
     }
 
-    async fn commit(self, written: Written) -> Result<PackReport> {
+    async fn commit(&self, written: Written) -> Result<PackReport> {
         if written.samples == 0 {
             self.target.forget().await?;
             let message = "no sample is left to pack";
             let error = Error::new(ErrorKind::InvalidInput, "pack", message);
-            return Err(match self.spec.filter {
+            return Err(match &self.spec.filter {
                 Some(_) => error
                     .with_field("filter")
                     .with_hint("the filter keeps none of them"),

@@ -284,9 +284,10 @@ impl Laid {
                 shaper.add(&taken, &mut builder)?;
             }
         }
-        Ok(match shaper.is_plain() {
-            true => builder.finish_in(data),
-            false => builder.finish(),
+        Ok(if shaper.is_plain() {
+            builder.finish_in(data)
+        } else {
+            builder.finish()
         })
     }
 }
@@ -314,7 +315,9 @@ fn place(
         key: &key,
         fields: &fields,
     });
-    written.into_iter().for_each(|value| builder.place(value));
+    for value in written {
+        builder.place(value);
+    }
     builder.end(taken.position, &key, cost);
     Ok(())
 }

@@ -121,6 +121,7 @@ impl Output {
         let is_listed = format == PackFormat::TfRecord && fields.iter().any(is_list);
         Ok(Self {
             format,
+            fields,
             has_key_field,
             compression,
             zstd_level,
@@ -128,7 +129,6 @@ impl Output {
             mds,
             dtype,
             is_listed,
-            fields,
         })
     }
 
@@ -148,9 +148,10 @@ impl Output {
     /// What the manifest says.
     pub(super) fn spec(&self) -> FormatSpec {
         let spec = FormatSpec::new(self.format.name());
-        match self.is_listed {
-            true => spec.with("lists", true),
-            false => spec,
+        if self.is_listed {
+            spec.with("lists", true)
+        } else {
+            spec
         }
     }
 
@@ -167,9 +168,10 @@ impl Output {
 
     fn tfrecord(&self) -> TfRecord {
         let format = TfRecord::new(Records::Auto);
-        match self.is_listed {
-            true => format.with_lists(),
-            false => format,
+        if self.is_listed {
+            format.with_lists()
+        } else {
+            format
         }
     }
 

@@ -1,8 +1,8 @@
 //! Where the shards go, and what is noted beside them while they do.
 //!
 //! ```text
-//! .forebay-pack/plan.json      what is packed how: another run must have the same to go on
-//! .forebay-pack/00000017.json  shard 17 is there: its name, size, SHA-256, and the positions of the input it covers
+//! .forebay-pack-plan.json      what is packed how: another run must have the same to go on
+//! .forebay-pack-00000017.json  shard 17 is there: its name, size, SHA-256, and the positions of the input it covers
 //! ```
 //!
 //! Notes are small objects of their own, each written after its shard, so that they can be in any store. They are removed when the manifest is there.
@@ -27,12 +27,13 @@ use super::output::Output;
 use crate::dataset::family_of;
 use crate::format::tabulate;
 use crate::manifest::{FormatSpec, MANIFEST_NAME, Manifest, ManifestWriter, SUMS_NAME};
+use crate::schema::Dtype;
 use crate::source::ShardSource;
 
-/// Folder of the notes; hidden, so that no reader takes them for data.
-const NOTES_DIR: &str = ".forebay-pack";
+/// How the names of plan and notes begin; hidden, so that no reader takes them for data, and in no folder that would be left behind.
+const NOTES_PREFIX: &str = ".forebay-pack-";
 
-/// Name of the plan in it.
+/// Name of the plan, behind that.
 const PLAN_NAME: &str = "plan.json";
 
 /// The list of shards of MDS.
@@ -73,7 +74,7 @@ impl Plan {
             "limit": spec.limit,
             "fields": spec.fields,
             "drop_keys": spec.drop_keys,
-            "token_dtype": spec.dtype.map(|dtype| dtype.name()),
+            "token_dtype": spec.dtype.map(Dtype::name),
         });
         let settings = match settings {
             Value::Object(settings) => settings.into_iter().collect(),
@@ -173,9 +174,10 @@ impl Target {
             self.clear(contents).await?;
             contents = self.contents().await?;
         }
-        let known = match contents.has_plan {
-            true => self.read_json::<Plan>(&notes_key(PLAN_NAME)?).await?,
-            false => None,
+        let known = if contents.has_plan {
+            self.read_json::<Plan>(&notes_key(PLAN_NAME)?).await?
+        } else {
+            None
         };
         match known {
             Some(known) => {
@@ -204,7 +206,6 @@ impl Target {
     async fn contents(&self) -> Result<Contents> {
         let mut contents = Contents::default();
         let mut rows = self.store.list(&Key::ROOT, ListOptions { recursive: true });
-        let notes_dir = Key::parse(NOTES_DIR)?;
         let mut count = 0;
         while let Some(row) = rows.next().await {
             let key = match row {
@@ -220,8 +221,8 @@ impl Target {
                 let message = format!("more than {OBJECTS_MAX} objects are there already");
                 return Err(Error::new(ErrorKind::LimitExceeded, "pack", message).at(self.store.location()));
             }
-            match (key.as_str(), key.below(&notes_dir)) {
-                (_, Some(name)) if name.as_str() == PLAN_NAME => contents.has_plan = true,
+            match (key.as_str(), key.as_str().strip_prefix(NOTES_PREFIX)) {
+                (_, Some(PLAN_NAME)) => contents.has_plan = true,
                 (_, Some(_)) => contents.notes.push(key),
                 (MANIFEST_NAME, None) => contents.has_manifest = true,
                 _ => contents.others.push(key),
@@ -386,7 +387,7 @@ fn in_order(notes: impl Iterator<Item = Note>) -> Vec<Note> {
 }
 
 fn notes_key(name: &str) -> Result<Key> {
-    Key::parse(&format!("{NOTES_DIR}/{name}"))
+    Key::parse(&format!("{NOTES_PREFIX}{name}"))
 }
 
 /// Refuse a target inside the input or around it: what is written would be taken for input by the next run.

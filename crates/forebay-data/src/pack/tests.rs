@@ -19,6 +19,9 @@ use crate::table::Layout;
 /// A sample: its key, and its fields by name.
 type Sample = (String, BTreeMap<String, Vec<u8>>);
 
+/// A sample to be written: its key and its fields.
+type Made<'a> = (&'a str, Vec<(Field, Vec<u8>)>);
+
 fn context() -> Context {
     let config = DiskConfig {
         limits: Limits {
@@ -191,7 +194,7 @@ async fn shard_of(
     store: &dyn Store,
     name: &str,
     mut writer: Box<dyn crate::format::ShardWriter>,
-    samples: &[(&str, Vec<(Field, Vec<u8>)>)],
+    samples: &[Made<'_>],
 ) {
     for (key, fields) in samples {
         let fields: Vec<(&Field, &[u8])> = fields.iter().map(|(field, bytes)| (field, &bytes[..])).collect();

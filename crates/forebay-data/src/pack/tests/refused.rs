@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use forebay_core::ErrorKind;
 
 use super::*;
+use crate::format::parquet::{ParquetOptions, ParquetWriter};
 use crate::format::wds::WdsWriter;
 use crate::schema::Dtype;
 
@@ -55,7 +56,7 @@ async fn files_that_cannot_be_read_or_have_changed_are_named() {
         ErrorKind::NotFound
     );
     std::fs::write(&path, "text 1").unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o0)).unwrap();
     // Nothing is unreadable to root.
     if std::fs::read(&path).is_err() {
         let to = local_at(&dir.path().join("to"), &context);
@@ -138,7 +139,7 @@ async fn keys_and_fields_that_a_format_cannot_hold_are_named() {
     let keyed = memory_store();
     let samples = [("x", vec![text("__key__", "a.b"), text("txt", "1")])];
     let fields: Vec<Field> = samples[0].1.iter().map(|(field, _)| field.clone()).collect();
-    let writer = crate::format::parquet::ParquetWriter::new(&fields, Default::default()).unwrap();
+    let writer = ParquetWriter::new(&fields, ParquetOptions::default()).unwrap();
     shard_of(&*keyed, "a.parquet", Box::new(writer), &samples).await;
     let result = run(&keyed, &memory_store(), &small(PackFormat::Wds)).await;
     refused(result, ErrorKind::InvalidInput, &["key 'a.b'"]);
@@ -148,67 +149,38 @@ async fn keys_and_fields_that_a_format_cannot_hold_are_named() {
 async fn options_that_mean_nothing_are_refused() {
     let from = memory_store();
     folder(&*from, 5).await;
-    let usual = small(PackFormat::Wds);
-    let cases = [
-        (
-            PackSpec {
-                filter: Some("cls = ".to_owned()),
-                ..usual.clone()
-            },
-            "",
-        ),
-        (
-            PackSpec {
-                filter: Some("other = 1".to_owned()),
-                ..usual.clone()
-            },
-            "other",
-        ),
-        (
-            PackSpec {
-                fields: Some(vec!["nope".to_owned()]),
-                ..usual.clone()
-            },
-            "nope",
-        ),
-        (
-            PackSpec {
-                compression: Some("br".to_owned()),
-                ..usual.clone()
-            },
-            "br",
-        ),
-        (
-            PackSpec {
-                compression: Some("zstd".to_owned()),
-                ..small(PackFormat::TfRecord)
-            },
-            "zstd",
-        ),
-        (
-            PackSpec {
-                shard_bytes: 0,
-                ..usual.clone()
-            },
-            "shard_size",
-        ),
-        (
-            PackSpec {
-                shard_bytes: 5 << 30,
-                ..small(PackFormat::Mds)
-            },
-            "4 GiB",
-        ),
-        (
-            PackSpec {
-                filter: Some("cls = 77".to_owned()),
-                ..usual.clone()
-            },
-            "no sample is left",
-        ),
+    let cases: [(PackFormat, &str, fn(&mut PackSpec)); 10] = [
+        (PackFormat::Wds, "", |spec| {
+            spec.filter = Some("cls = ".to_owned())
+        }),
+        (PackFormat::Wds, "other", |spec| {
+            spec.filter = Some("other = 1".to_owned())
+        }),
+        (PackFormat::Wds, "nope", |spec| {
+            spec.fields = Some(vec!["nope".to_owned()])
+        }),
+        (PackFormat::Wds, "br", |spec| {
+            spec.compression = Some("br".to_owned())
+        }),
+        (PackFormat::TfRecord, "zstd", |spec| {
+            spec.compression = Some("zstd".to_owned())
+        }),
+        (PackFormat::Parquet, "gz", |spec| {
+            spec.compression = Some("gz".to_owned())
+        }),
+        (PackFormat::Wds, "shard_size", |spec| spec.shard_bytes = 0),
+        (PackFormat::Mds, "4 GiB", |spec| spec.shard_bytes = 5 << 30),
+        (PackFormat::Wds, "no sample is left", |spec| {
+            spec.filter = Some("cls = 77".to_owned())
+        }),
+        (PackFormat::Tokens, "'cls'", |spec| {
+            spec.dtype = Some(Dtype::Uint32);
+            spec.fields = Some(vec!["cls".to_owned()]);
+        }),
     ];
-    for (spec, word) in cases {
-        let to = memory_store();
+    for (format, word, change) in cases {
+        let (to, mut spec) = (memory_store(), small(format));
+        change(&mut spec);
         let error = run(&from, &to, &spec).await.unwrap_err();
         let text = format!("{error} {}", error.hint().unwrap_or_default());
         assert!(
@@ -219,34 +191,33 @@ async fn options_that_mean_nothing_are_refused() {
     }
     let spec = PackSpec {
         compression: Some("lz9".to_owned()),
-        ..usual.clone()
+        ..small(PackFormat::Wds)
     };
     refused(
         run(&from, &memory_store(), &spec).await,
         ErrorKind::Unsupported,
         &["lz9"],
     );
-    let spec = PackSpec {
-        dtype: Some(Dtype::Uint32),
-        fields: Some(vec!["cls".to_owned()]),
-        ..small(PackFormat::Tokens)
-    };
-    refused(
-        run(&from, &memory_store(), &spec).await,
-        ErrorKind::InvalidInput,
-        &["'cls'"],
-    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_inside_the_input_or_around_it_is_refused() {
     let (dir, context) = (tempfile::tempdir().unwrap(), context());
     let outer = local_at(dir.path(), &context);
     folder(&*outer, 3).await;
+    let spec = small(PackFormat::Wds);
     let inner = local_at(&dir.path().join("d0/packed"), &context);
     refused(
-        run(&outer, &inner, &usual).await,
+        run(&outer, &inner, &spec).await,
         ErrorKind::InvalidInput,
         &["overlap"],
     );
-    let result = run(&local_at(&dir.path().join("d0"), &context), &outer, &usual).await;
-    refused(result, ErrorKind::InvalidInput, &["overlap"]);
+    let part = local_at(&dir.path().join("d0"), &context);
+    refused(
+        run(&part, &outer, &spec).await,
+        ErrorKind::InvalidInput,
+        &["overlap"],
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

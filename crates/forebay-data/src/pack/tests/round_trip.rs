@@ -18,8 +18,8 @@ const ANY: [PackFormat; 4] = [
 ];
 
 /// A field of every sample of [`folder`].
-fn always() -> Option<Vec<String>> {
-    Some(["txt", "cls", "dat"].map(str::to_owned).to_vec())
+fn always() -> Vec<String> {
+    ["txt", "cls", "dat"].map(str::to_owned).to_vec()
 }
 
 async fn expected(store: &Arc<dyn Store>) -> Vec<Sample> {
@@ -44,7 +44,7 @@ async fn a_folder_goes_through_every_format_to_every_other() {
     }
     for first in ANY {
         let spec = PackSpec {
-            fields: always(),
+            fields: Some(always()),
             samples_per_shard: Some(40),
             ..small(first)
         };
@@ -96,7 +96,7 @@ async fn the_bytes_do_not_depend_on_threads_nor_on_the_place() {
         for (number, threads) in [1, 2, 7].into_iter().enumerate() {
             let spec = PackSpec {
                 threads,
-                fields: always(),
+                fields: Some(always()),
                 samples_per_shard: Some(20),
                 compression: (format != PackFormat::TfRecord).then(|| "zstd".to_owned()),
                 ..small(format)
@@ -216,7 +216,7 @@ async fn numbers_go_to_tokens_and_to_npy() {
         ..ParquetOptions::default()
     };
     let writer = ParquetWriter::new(std::slice::from_ref(&field), options).unwrap();
-    let rows: Vec<(&str, Vec<(Field, Vec<u8>)>)> = (0..50u16)
+    let rows: Vec<Made<'_>> = (0..50u16)
         .map(|row| {
             let tokens = (0..row).flat_map(|token| (token * row).to_le_bytes()).collect();
             ("", vec![(field.clone(), tokens)])
