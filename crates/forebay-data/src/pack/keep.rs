@@ -58,6 +58,11 @@ impl Keep {
         })
     }
 
+    /// True when a field of the input is looked at.
+    pub(super) fn looks_at(&self, field: usize) -> bool {
+        self.bound.columns().contains(&field) || self.paths.iter().any(|path| path.field == field)
+    }
+
     /// True when a sample is wanted.
     pub(super) fn keeps<'a>(&self, value: &dyn Fn(usize) -> Option<&'a [u8]>, key: &str) -> bool {
         let found: Vec<Option<Vec<u8>>> = self

@@ -109,6 +109,16 @@ impl Shaper {
         &self.output
     }
 
+    /// Fields of the input that are looked at.
+    pub(super) fn sources(&self) -> Vec<usize> {
+        let is_source = |index: &usize| {
+            self.key_field == Some(*index)
+                || self.moves.get(*index).is_some_and(Option::is_some)
+                || self.keep.as_ref().is_some_and(|keep| keep.looks_at(*index))
+        };
+        (0..self.moves.len()).filter(is_source).collect()
+    }
+
     /// Number in the output of a field of the input, where it is written as it is.
     pub(super) fn plain(&self, field: usize) -> Option<usize> {
         match self.moves.get(field) {

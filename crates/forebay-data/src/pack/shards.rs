@@ -102,7 +102,7 @@ impl ShardsInput {
             reader: Reader {
                 dataset: self.dataset.clone(),
                 shard_first: 0,
-                fields: (0..self.schema().fields().len()).collect(),
+                fields: reading.shaper.sources().into(),
                 groups: Arc::default(),
                 pool: reading.context.pool().clone(),
                 cpu: Cpu::new(reading.threads),

@@ -7,7 +7,6 @@ use forebay_core::ErrorKind;
 use super::*;
 use crate::format::parquet::{ParquetOptions, ParquetWriter};
 use crate::format::wds::WdsWriter;
-use crate::schema::Dtype;
 
 #[track_caller]
 fn refused(result: Result<PackReport>, kind: ErrorKind, words: &[&str]) {
@@ -149,38 +148,27 @@ async fn keys_and_fields_that_a_format_cannot_hold_are_named() {
 async fn options_that_mean_nothing_are_refused() {
     let from = memory_store();
     folder(&*from, 5).await;
-    let cases: [(PackFormat, &str, fn(&mut PackSpec)); 10] = [
-        (PackFormat::Wds, "", |spec| {
-            spec.filter = Some("cls = ".to_owned())
-        }),
-        (PackFormat::Wds, "other", |spec| {
-            spec.filter = Some("other = 1".to_owned())
-        }),
-        (PackFormat::Wds, "nope", |spec| {
-            spec.fields = Some(vec!["nope".to_owned()])
-        }),
-        (PackFormat::Wds, "br", |spec| {
-            spec.compression = Some("br".to_owned())
-        }),
-        (PackFormat::TfRecord, "zstd", |spec| {
-            spec.compression = Some("zstd".to_owned())
-        }),
-        (PackFormat::Parquet, "gz", |spec| {
-            spec.compression = Some("gz".to_owned())
-        }),
-        (PackFormat::Wds, "shard_size", |spec| spec.shard_bytes = 0),
-        (PackFormat::Mds, "4 GiB", |spec| spec.shard_bytes = 5 << 30),
-        (PackFormat::Wds, "no sample is left", |spec| {
-            spec.filter = Some("cls = 77".to_owned())
-        }),
-        (PackFormat::Tokens, "'cls'", |spec| {
-            spec.dtype = Some(Dtype::Uint32);
-            spec.fields = Some(vec!["cls".to_owned()]);
-        }),
-    ];
-    for (format, word, change) in cases {
-        let (to, mut spec) = (memory_store(), small(format));
-        change(&mut spec);
+    let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    for (format, filter, field, compression, shard_bytes, word) in [
+        (PackFormat::Wds, "cls = ", "", "", 1, ""),
+        (PackFormat::Wds, "other = 1", "", "", 1, "other"),
+        (PackFormat::Wds, "", "nope", "", 1, "nope"),
+        (PackFormat::Wds, "", "", "br", 1, "br"),
+        (PackFormat::TfRecord, "", "", "zstd", 1, "zstd"),
+        (PackFormat::Parquet, "", "", "gz", 1, "gz"),
+        (PackFormat::Wds, "", "", "", 0, "shard_size"),
+        (PackFormat::Mds, "", "", "", 5 << 30, "4 GiB"),
+        (PackFormat::Wds, "cls = 77", "", "", 1, "no sample is left"),
+        (PackFormat::Tokens, "", "cls", "", 1, "'cls'"),
+    ] {
+        let to = memory_store();
+        let spec = PackSpec {
+            filter: given(filter),
+            fields: given(field).map(|field| vec![field]),
+            compression: given(compression),
+            shard_bytes,
+            ..PackSpec::new(format)
+        };
         let error = run(&from, &to, &spec).await.unwrap_err();
         let text = format!("{error} {}", error.hint().unwrap_or_default());
         assert!(
