@@ -102,6 +102,7 @@ impl ShardsInput {
             reader: Reader {
                 dataset: self.dataset.clone(),
                 shard_first: 0,
+                schema: self.schema().fields().into(),
                 fields: reading.shaper.sources().into(),
                 groups: Arc::default(),
                 pool: reading.context.pool().clone(),
