@@ -77,7 +77,7 @@ def make(source, count):
         folder = source / f"{index // FOLDER_FILES:04}"
         if index % FOLDER_FILES == 0:
             folder.mkdir(parents=True)
-        (folder / f"{index:08}.bin").write_bytes(os.urandom(FILE_BYTES))
+        (folder / f"{index:08}.jpg").write_bytes(os.urandom(FILE_BYTES))
     os.sync()
 
 
