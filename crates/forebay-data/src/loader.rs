@@ -59,7 +59,6 @@ use task::Task;
 use totals::Totals;
 use trace::Tracer;
 
-use crate::dataset::Dataset;
 use crate::order::{OrderSpec, Position};
 use crate::schema::Field;
 
@@ -130,10 +129,32 @@ pub struct Loader {
     _assembling: Task<()>,
 }
 
-/// The fields that batches have, as they are there.
-pub fn fields_of(dataset: &Dataset, spec: &StreamSpec) -> Result<Vec<Field>> {
-    let wanted = Sources::from(dataset.clone()).wanted(spec)?;
-    Ok(wanted.iter().map(|wanted| wanted.field.clone()).collect())
+/// What a stream will be, known before anything is read.
+#[derive(Debug, Clone)]
+pub struct Outlook {
+    /// Where it begins.
+    pub position: Position,
+    /// Batches of one epoch, the same on every rank.
+    pub batches: u64,
+    /// The fields of its batches, as they are there.
+    pub fields: Vec<Field>,
+}
+
+impl Outlook {
+    /// Of a stream from the beginning, or from where an earlier run stood.
+    pub fn new(sources: &Sources, spec: &StreamSpec, position: Option<&Position>) -> Result<Self> {
+        let course = Course::new(sources, spec)?;
+        let (leg, batch) = match position {
+            Some(position) => course.resume(position)?,
+            None => (course.first(), 0),
+        };
+        let fields = sources.wanted(spec)?;
+        Ok(Self {
+            position: leg.position(batch),
+            batches: leg.epoch_batches(),
+            fields: fields.iter().map(|wanted| wanted.field.clone()).collect(),
+        })
+    }
 }
 
 impl Loader {

@@ -7,9 +7,8 @@ mod options;
 mod pin;
 
 use forebay_core::{Error, ErrorKind, Ledger, Result};
-use forebay_data::loader::{Batch, Loader, StreamSpec, Values, fields_of, order_of};
+use forebay_data::loader::{Batch, Loader, Outlook, Sources, StreamSpec, Values};
 use forebay_data::order::Position;
-use forebay_data::{Dataset, Field};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use serde::Serialize;
@@ -31,26 +30,21 @@ pub(crate) struct PyNativeStream {
 #[derive(Debug)]
 struct State {
     process: &'static Process,
-    dataset: Dataset,
+    sources: Sources,
     spec: StreamSpec,
     /// None before the first batch.
     loader: Option<Loader>,
-    /// Where the loader begins once it is made.
-    position: Position,
-    batches: u64,
-    fields: Vec<Field>,
+    /// Where the loader begins once it is made, and what it will give.
+    outlook: Outlook,
 }
 
 impl State {
     async fn open(process: &'static Process, options: Options) -> Result<Self> {
-        let (dataset, spec) = options.open(process).await?;
-        let plan = order_of(&dataset, spec.order.clone())?.epoch(0);
+        let (sources, spec) = options.open(process).await?;
         Ok(Self {
             process,
-            position: plan.position(0),
-            batches: plan.batches(),
-            fields: fields_of(&dataset, &spec)?,
-            dataset,
+            outlook: Outlook::new(&sources, &spec, None)?,
+            sources,
             spec,
             loader: None,
         })
@@ -61,7 +55,7 @@ impl State {
             Some(ref mut loader) => Ok(loader),
             ref mut none => {
                 let _inside = self.process.runtime().enter();
-                let loader = Loader::resume(self.dataset.clone(), &self.spec, &self.position)?;
+                let loader = Loader::resume(self.sources.clone(), &self.spec, &self.outlook.position)?;
                 Ok(none.insert(loader))
             }
         }
@@ -70,13 +64,13 @@ impl State {
     fn position(&self) -> Position {
         match &self.loader {
             Some(loader) => loader.position(),
-            None => self.position.clone(),
+            None => self.outlook.position.clone(),
         }
     }
 
-    /// Stop, to begin at `position` next time.
-    fn stop(&mut self, position: Position) -> Option<Loader> {
-        self.position = position;
+    /// Stop, to begin elsewhere next time.
+    fn stop(&mut self, outlook: Outlook) -> Option<Loader> {
+        self.outlook = outlook;
         self.loader.take()
     }
 }
@@ -106,8 +100,8 @@ fn closed() -> Error {
 #[pymethods]
 impl PyNativeStream {
     #[new]
-    fn new(py: Python<'_>, url: &str, options: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let options = Options::new(url, options)?;
+    fn new(py: Python<'_>, urls: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let options = Options::new(urls, options)?;
         let process = Process::get(py)?;
         let state = wait(py, process, State::open(process, options))?;
         Ok(Self {
@@ -121,7 +115,7 @@ impl PyNativeStream {
         let process = state.process;
         let loader = state.loader().map_err(|error| errors::raise(py, &error))?;
         let next = wait(py, process, async { loader.next_batch().await.transpose() })?;
-        Ok(next.map(|batch| PyNativeBatch::new(process, batch, &state.dataset)))
+        Ok(next.map(|batch| PyNativeBatch::new(process, batch, &state.sources)))
     }
 
     /// Where it stands, as JSON.
@@ -133,12 +127,10 @@ impl PyNativeStream {
     /// Go on from a position.
     fn restart(&mut self, py: Python<'_>, position: &str) -> PyResult<()> {
         let state = self.state_mut(py)?;
-        let checked = Position::from_json(position).and_then(|position| {
-            let order = order_of(&state.dataset, state.spec.order.clone())?;
-            order.resume(&position).map(|_| position)
-        });
-        let position = checked.map_err(|error| errors::raise(py, &error))?;
-        let gone = state.stop(position);
+        let outlook = Position::from_json(position)
+            .and_then(|position| Outlook::new(&state.sources, &state.spec, Some(&position)));
+        let outlook = outlook.map_err(|error| errors::raise(py, &error))?;
+        let gone = state.stop(outlook);
         in_runtime(py, state.process, gone);
         Ok(())
     }
@@ -146,18 +138,18 @@ impl PyNativeStream {
     /// Batches of one epoch.
     #[getter]
     fn batches(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.state(py)?.batches)
+        Ok(self.state(py)?.outlook.batches)
     }
 
     /// Samples of the data set that are kept.
     #[getter]
     fn samples(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.state(py)?.dataset.samples_kept())
+        Ok(self.state(py)?.sources.samples_kept())
     }
 
     /// The fields that are streamed, as JSON.
     fn schema(&self, py: Python<'_>) -> PyResult<String> {
-        to_json(py, &self.state(py)?.fields)
+        to_json(py, &self.state(py)?.outlook.fields)
     }
 
     /// What was done since the beginning, as JSON.
@@ -202,14 +194,14 @@ fn to_json(py: Python<'_>, value: &impl Serialize) -> PyResult<String> {
 #[derive(Debug)]
 pub(crate) struct PyNativeBatch {
     batch: ForkGuard<Batch>,
-    dataset: ForkGuard<Inside<Dataset>>,
+    sources: ForkGuard<Inside<Sources>>,
 }
 
 impl PyNativeBatch {
-    fn new(process: &'static Process, batch: Batch, dataset: &Dataset) -> Self {
+    fn new(process: &'static Process, batch: Batch, sources: &Sources) -> Self {
         Self {
             batch: ForkGuard::new(batch),
-            dataset: ForkGuard::new(Inside::new(process, dataset.clone())),
+            sources: ForkGuard::new(Inside::new(process, sources.clone())),
         }
     }
 }
@@ -237,9 +229,9 @@ impl PyNativeBatch {
 
     /// What the samples are called.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let shards = self.dataset.get_anywhere().shards();
+        let sources = self.sources.get_anywhere();
         let keys = self.batch.get_anywhere().keys().iter();
-        let shard_key = |shard: u32| shards.get(shard as usize).map(|shard| shard.key.clone());
+        let shard_key = |number: u32| sources.shard(number).map(|(_, shard)| shard.key.clone());
         PyList::new(py, keys.map(|key| key.text(shard_key)))
     }
 

@@ -214,6 +214,28 @@ def test_the_memory_of_batches_can_be_pinned(data: Path) -> None:
         next(forebay.stream(data, batch_size=8, pin=(refuse, refuse)))
 
 
+def test_several_data_sets_are_mixed_by_weight(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        write_shard(tmp_path / str(number) / "train.tar", number, 200)
+    urls = [tmp_path / "0", tmp_path / "1"]
+    options: dict[str, Any] = {"batch_size": 20, "weights": [3, 1], "shuffle": True, "lanes": 4, "epochs": 2}
+    with forebay.stream(urls, **options) as stream:
+        mixed = [batch["__key__"].list() for batch in stream]
+    assert len(mixed) == 40
+    shares = [sum(key.startswith("00-") for key in batch) for batch in mixed]
+    assert all(14 <= share <= 16 for share in shares)
+    with forebay.stream(urls, **options) as stream:
+        for _ in range(5):
+            next(stream)
+        state = stream.state_dict()
+    with forebay.stream(urls, **options) as stream:
+        stream.load_state_dict(state)
+        assert [batch["__key__"].list() for batch in stream] == mixed[5:]
+    with pytest.raises(forebay.InvalidInputError, match="weights"):
+        forebay.stream(urls, **{**options, "weights": [1]})
+
+
 def test_an_index_can_be_kept(data: Path) -> None:
     forebay.stream(data, batch_size=16).close()
     assert not (data / "forebay.fbi").exists()

@@ -183,7 +183,7 @@ class Stream(Iterator[Batch]):
 
     def __init__(
         self,
-        url: str,
+        urls: list[str],
         options: dict[str, Any],
         *,
         transform: Callable[[Batch], Any] | None = None,
@@ -197,7 +197,7 @@ class Stream(Iterator[Batch]):
             for name, how in (decode or {}).items()
             if isinstance(how, str) and how not in _DECODERS
         ]
-        self._native = NativeStream(url, {**options, "decode": by_threads})
+        self._native = NativeStream(urls, {**options, "decode": by_threads})
         self._decode = {
             name: how if callable(how) else _DECODERS[how]
             for name, how in (decode or {}).items()
@@ -279,9 +279,10 @@ class Stream(Iterator[Batch]):
 
 
 def stream(
-    url: str | os.PathLike[str],
+    url: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     batch_size: int,
+    weights: Sequence[float] | None = None,
     shuffle: bool = False,
     seed: int = 0,
     epochs: int | None = 1,
@@ -313,8 +314,10 @@ def stream(
     Epochs follow each other in one iteration, each shuffled in its own way: there is no ``set_epoch``.
 
     Args:
-        url: directory or prefix with shards, one shard, or a pattern such as ``train-{000000..000123}.tar``
+        url: directory or prefix with shards, one shard, or a pattern such as ``train-{000000..000123}.tar``;
+            a list of them is mixed
         batch_size: samples of a batch of one rank
+        weights: shares of the data sets that are mixed; by default each has as much as it has samples
         shuffle: in an order that follows from ``seed`` and the number of the epoch, and from nothing else
         seed: of the order
         epochs: passes over the data set; None for ever
@@ -348,8 +351,10 @@ def stream(
         addressing: of an S3 store, ``path`` or ``virtual``
 
     """
+    urls = [url] if isinstance(url, str | os.PathLike) else list(url)
     options = {
         "batch_size": batch_size,
+        "weights": None if weights is None else list(weights),
         "shuffle": shuffle,
         "seed": seed,
         "epochs": epochs,
@@ -374,4 +379,4 @@ def stream(
         "region": region,
         "addressing": addressing,
     }
-    return Stream(os.fspath(url), options, transform=transform, decode=decode)
+    return Stream([os.fspath(url) for url in urls], options, transform=transform, decode=decode)

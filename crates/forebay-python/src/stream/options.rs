@@ -10,7 +10,7 @@ use forebay_core::{ByteSize, Error, ErrorKind, Result, Seed};
 use forebay_data::Dataset;
 use forebay_data::dataset::{OpenOptions, Place, Save};
 use forebay_data::filter::Filter;
-use forebay_data::loader::{Decode, StreamSpec};
+use forebay_data::loader::{Decode, Sources, StreamSpec};
 use forebay_data::manifest::FormatSpec;
 use forebay_data::order::{Last, OrderSpec};
 use forebay_io::PinHook;
@@ -27,7 +27,8 @@ use crate::store::{Choices, cached};
 /// Everything that a stream is opened with.
 #[derive(Debug)]
 pub(super) struct Options {
-    url: String,
+    urls: Vec<String>,
+    weights: Option<Vec<f64>>,
     base: PathBuf,
     spec: StreamSpec,
     format: Option<FormatSpec>,
@@ -38,12 +39,13 @@ pub(super) struct Options {
 }
 
 impl Options {
-    pub(super) fn new(url: &str, given: &Bound<'_, PyDict>) -> PyResult<Self> {
+    pub(super) fn new(urls: Vec<String>, given: &Bound<'_, PyDict>) -> PyResult<Self> {
         let py = given.py();
         let raise = |error: Error| errors::raise(py, &error);
         let base = std::env::current_dir().map_err(|error| raise(Error::from_io("open", error)))?;
         Ok(Self {
-            url: url.to_owned(),
+            urls,
+            weights: get(given, "weights")?,
             base,
             spec: spec_of(given)?,
             format: format_of(given)?,
@@ -61,30 +63,42 @@ impl Options {
         })
     }
 
-    pub(super) async fn open(self, process: &'static Process) -> Result<(Dataset, StreamSpec)> {
-        if self.url.starts_with("mem:") && process.is_forked() {
+    pub(super) async fn open(self, process: &'static Process) -> Result<(Sources, StreamSpec)> {
+        let mut datasets = Vec::with_capacity(self.urls.len());
+        for url in &self.urls {
+            datasets.push(self.open_one(url, process).await?);
+        }
+        let sources = match (datasets.pop(), self.weights) {
+            (Some(alone), None) if datasets.is_empty() => alone.into(),
+            (last, weights) => Sources::mixed(datasets.into_iter().chain(last).collect(), weights)?,
+        };
+        Ok((sources, self.spec))
+    }
+
+    async fn open_one(&self, url: &str, process: &'static Process) -> Result<Dataset> {
+        if url.starts_with("mem:") && process.is_forked() {
             let message = "objects in memory cannot be used after a fork";
-            return Err(Error::new(ErrorKind::Unsupported, "open", message).at(&self.url));
+            return Err(Error::new(ErrorKind::Unsupported, "open", message).at(url));
         }
         let context = self.choices.context(process.context());
-        let place = Place::find(&self.url, Path::new(&self.base), &context).await?;
+        let place = Place::find(url, Path::new(&self.base), &context).await?;
         let location = place.store.location().clone();
-        let choices = self
-            .choices
-            .with_cache(self.cache.as_deref(), Mode::Blocks, &location, &self.base)?;
+        let choices =
+            self.choices
+                .clone()
+                .with_cache(self.cache.as_deref(), Mode::Blocks, &location, &self.base)?;
         let store = cached(place.store, &choices, &context).await?;
         let options = OpenOptions {
-            format: self.format,
+            format: self.format.clone(),
             shards: place.shards,
             save: if self.save_index { Save::IfAbsent } else { Save::No },
             ..OpenOptions::default()
         };
         let dataset = Dataset::open(store, &context, &options).await?;
-        let dataset = match &self.filter {
-            Some(filter) => dataset.keep(filter, self.spec.threads, &options.progress).await?,
-            None => dataset,
-        };
-        Ok((dataset, self.spec))
+        match &self.filter {
+            Some(filter) => dataset.keep(filter, self.spec.threads, &options.progress).await,
+            None => Ok(dataset),
+        }
     }
 }
 
