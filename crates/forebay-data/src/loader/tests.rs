@@ -11,7 +11,7 @@ use forebay_store::{Context, MemoryStore, PutOptions, Store, StoreExt};
 
 use super::*;
 use crate::codec::Codec;
-use crate::dataset::OpenOptions;
+use crate::dataset::{Dataset, OpenOptions};
 use crate::format::Tabulated;
 use crate::manifest::{FormatSpec, ManifestWriter};
 use crate::schema::{Dtype, Kind};
