@@ -24,6 +24,10 @@ pub(crate) const SAMPLES_MAX: usize = u32::MAX as usize;
 /// Most fields of one shard: a table has a column for each, and names in hostile tars are cheap.
 pub(crate) const FIELDS_MAX: usize = 4096;
 
+/// Most cells (samples times fields) of one shard: where each field of each sample lies takes 2 GiB then, which is as much as one section of a manifest
+/// may have. A tar of a million samples could otherwise name a field of its own in each of 4,096 of them, and ask for 32 GiB.
+pub(crate) const CELLS_MAX: usize = 1 << 28;
+
 /// Most bytes that the keys of one shard take together.
 pub(crate) const KEYS_BYTES_MAX: usize = 1 << 30;
 
@@ -200,6 +204,7 @@ impl Table {
 
 fn check_samples(samples: &Samples, fields: usize, shard_bytes: u64) -> Result<()> {
     let count = samples.len();
+    check_cells(count, fields, CELLS_MAX)?;
     let keys_fit = match &samples.keys {
         Keys::Numbered => true,
         Keys::Named { text, ends } => {
@@ -238,6 +243,17 @@ fn check_samples(samples: &Samples, fields: usize, shard_bytes: u64) -> Result<(
     Ok(())
 }
 
+fn check_cells(samples: usize, fields: usize, cells_max: usize) -> Result<()> {
+    if samples
+        .checked_mul(fields)
+        .is_some_and(|cells| cells <= cells_max)
+    {
+        return Ok(());
+    }
+    Err(limit("more samples times fields than a shard may have")
+        .with_hint("make shards of fewer samples, or with fewer different fields"))
+}
+
 /// Extents must not overlap, must ascend, and must end within the shard.
 fn check_order(extents: impl Iterator<Item = Span>, shard_bytes: u64) -> Result<()> {
     let mut end = 0;
@@ -254,11 +270,18 @@ fn check_order(extents: impl Iterator<Item = Span>, shard_bytes: u64) -> Result<
 ///
 /// For each sample: [`begin`](Self::begin), then its bytes in order ([`absorb`](Self::absorb), headers included) and its fields
 /// ([`field`](Self::field)) in any order, then [`end`](Self::end).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct TableBuilder {
     fields: Vec<Field>,
     samples: Samples,
     open: Option<Open>,
+    cells_max: usize,
+}
+
+impl Default for TableBuilder {
+    fn default() -> Self {
+        Self::new(Vec::new())
+    }
 }
 
 #[derive(Debug)]
@@ -285,6 +308,7 @@ impl TableBuilder {
                 ..Samples::default()
             },
             open: None,
+            cells_max: CELLS_MAX,
         }
     }
 
@@ -296,6 +320,7 @@ impl TableBuilder {
         if self.fields.len() >= FIELDS_MAX {
             return Err(limit("more fields than a shard may have"));
         }
+        check_cells(self.samples.len(), self.fields.len() + 1, self.cells_max)?;
         self.fields.push(Field::new(name, kind()));
         let mut column = Spans::default();
         for _ in 0..self.samples.len() {
@@ -390,6 +415,7 @@ impl TableBuilder {
         if open.len > SAMPLE_BYTES_MAX {
             return Err(limit("a sample is longer than 4 GiB"));
         }
+        check_cells(self.samples.len() + 1, self.samples.columns.len(), self.cells_max)?;
         for column in &mut self.samples.columns {
             column.push_absent();
         }
@@ -514,6 +540,43 @@ mod tests {
         builder.field(1, 30, 0).unwrap();
         assert!(builder.field(1, 30, 0).is_err(), "twice");
         assert!(builder.finish().is_err(), "never ended");
+    }
+
+    #[test]
+    fn a_field_of_its_own_for_every_sample_takes_no_more_memory_than_allowed() {
+        let mut builder = TableBuilder {
+            cells_max: 100,
+            ..TableBuilder::default()
+        };
+        let add = |builder: &mut TableBuilder, name: &str| {
+            builder.begin(0, None)?;
+            let column = builder.column(name, || Kind::Bytes)?;
+            builder.field(column, 0, 0)?;
+            builder.end()
+        };
+        for index in 0..10 {
+            add(&mut builder, &format!("f{index}")).unwrap();
+        }
+        // Ten by ten: neither one more field fits, nor one more sample.
+        let wide = add(&mut builder, "f10").unwrap_err();
+        assert_eq!(wide.kind(), ErrorKind::LimitExceeded);
+        builder.discard();
+        let long = add(&mut builder, "f0").unwrap_err();
+        assert_eq!(
+            (long.kind(), long.hint().is_some()),
+            (ErrorKind::LimitExceeded, true)
+        );
+        assert_eq!(builder.samples(), 10);
+        let cells: usize = builder
+            .samples
+            .columns
+            .iter()
+            .map(|column| column.starts.len())
+            .sum();
+        assert!(cells <= 100, "{cells}");
+        assert!(check_cells(1 << 16, 1 << 12, CELLS_MAX).is_ok());
+        assert!(check_cells((1 << 16) + 1, 1 << 12, CELLS_MAX).is_err());
+        assert!(check_cells(usize::MAX, 2, CELLS_MAX).is_err());
     }
 
     #[test]

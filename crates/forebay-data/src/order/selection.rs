@@ -175,6 +175,16 @@ impl Selection {
         }
     }
 
+    /// Memory of what is listed.
+    #[cfg(test)]
+    pub(super) fn memory_bytes(&self) -> usize {
+        match &self.kept {
+            Kept::All => 0,
+            Kept::List(numbers) => size_of_val(&numbers[..]),
+            Kept::Bits { words, counts, .. } => size_of_val(&words[..]) + size_of_val(&counts[..]),
+        }
+    }
+
     /// The size of a shard with nothing but the kept samples in it.
     pub fn size(&self, size: &ShardSize) -> Result<ShardSize> {
         if size.samples != self.samples {

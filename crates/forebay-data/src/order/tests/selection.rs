@@ -1,5 +1,7 @@
 //! Selections against plain lists.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -12,6 +14,7 @@ proptest! {
         let samples = kept.len() as u64;
         let made = Selection::from_fn(samples, |index| kept[index as usize]).unwrap();
         let sorted = Selection::from_sorted(samples, list.clone()).unwrap();
+        prop_assert_eq!(made.fingerprint(), sorted.fingerprint());
         for selection in [made, sorted] {
             prop_assert_eq!(selection.count(), list.len() as u64);
             let got: Vec<u32> = (0..).map_while(|ordinal| selection.get(ordinal)).map(|number| number as u32).collect();
@@ -19,6 +22,8 @@ proptest! {
             for sample in 0..samples + 3 {
                 let below = list.iter().filter(|number| u64::from(**number) < sample).count();
                 prop_assert_eq!(selection.rank(sample), below as u64);
+                let is_kept = list.binary_search(&(sample as u32)).is_ok();
+                prop_assert_eq!(selection.contains(sample), is_kept);
             }
         }
     }
@@ -49,4 +54,80 @@ fn lists_must_grow_and_stay_within() {
     assert!(Selection::from_sorted(1 << 40, vec![]).is_err());
     assert!(Selection::from_fn(1 << 40, |_| true).is_err());
     assert_eq!(Selection::from_sorted(10, vec![9]).unwrap().get(0), Some(9));
+}
+
+#[test]
+fn a_selection_takes_little_more_than_a_bit_for_a_sample() {
+    let every = |step: u64| Selection::from_fn(1 << 16, |sample| sample % step == 0).unwrap();
+    assert_eq!(every(1), Selection::all(1 << 16));
+    let bits = (1 << 16) / 8;
+    for (step, bytes) in [
+        (1, 0),
+        (2, bits + bits / 16),
+        (31, bits + bits / 16),
+        (32, 4 << 11),
+        (1 << 12, 4 << 4),
+    ] {
+        assert_eq!(every(step).memory_bytes(), bytes, "{step}");
+    }
+}
+
+#[test]
+fn fingerprints_tell_selections_apart() {
+    let mut prints = BTreeSet::new();
+    for samples in [100, 128, 5000] {
+        for kept in [0, 1, 2, 3, 50, 51, 99] {
+            let first = Selection::from_fn(samples, |sample| sample < kept).unwrap();
+            let last = Selection::from_fn(samples, |sample| sample + kept >= samples).unwrap();
+            for selection in [first, last] {
+                if selection.count() > 0 {
+                    assert!(prints.insert(selection.fingerprint()), "{samples} {kept}");
+                }
+            }
+        }
+        assert!(prints.insert(Selection::all(samples).fingerprint()));
+    }
+}
+
+#[test]
+fn a_part_of_the_shards_keeps_their_identity_beside_its_own() {
+    let shards = plain(2, 100, 10).with_identity(5);
+    let half = |odd: u64| Selection::from_fn(100, |sample| sample % 2 == odd).unwrap();
+    let select = |selections: [Selection; 2]| shards.clone().select(&selections.map(Arc::new)).unwrap();
+    let (even, odd) = (select([half(0), half(0)]), select([half(1), half(1)]));
+    let turned = select([half(0), half(1)]);
+    assert_eq!((shards.selection(), even.samples()), (None, 100));
+    assert_eq!(even.fingerprint(), shards.fingerprint());
+    let prints: BTreeSet<_> = [&even, &odd, &turned, &select([half(1), half(0)])]
+        .map(Shards::selection)
+        .into();
+    assert!(prints.len() == 4 && !prints.contains(&None));
+    assert!(
+        shards.clone().select(&[Arc::new(half(0))]).is_err(),
+        "one for each"
+    );
+    let short = Arc::new(Selection::all(99));
+    assert!(
+        shards.select(&[Arc::clone(&short), short]).is_err(),
+        "of the same size"
+    );
+
+    let order = |shards: &Shards| {
+        let spec = OrderSpec {
+            batch_size: 10,
+            ..OrderSpec::default()
+        };
+        Order::new(shards.clone(), spec).unwrap()
+    };
+    let position = order(&even).epoch(0).position(3);
+    assert_eq!(
+        Position::from_json(&position.to_json().unwrap()).unwrap(),
+        position
+    );
+    assert_eq!(order(&even).resume(&position).unwrap().1, 3);
+    let refused = order(&odd).resume(&position).unwrap_err();
+    assert!(
+        refused.message().contains("filter keeps other samples"),
+        "{refused}"
+    );
 }
