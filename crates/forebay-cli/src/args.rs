@@ -252,7 +252,7 @@ pub(crate) struct StreamArgs {
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub(crate) window: ByteSize,
     /// About how much is read at once
-    #[arg(long, value_name = "SIZE", default_value = "4MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "2MiB")]
     pub(crate) block_size: ByteSize,
     /// Memory for what is read ahead
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]

@@ -255,7 +255,7 @@ impl Default for OrderSpec {
             batch_size: 1,
             rank: 0,
             world: 1,
-            block_bytes: 4 << 20,
+            block_bytes: 2 << 20,
             window_bytes: 256 << 20,
             spread: 16,
             last: Last::Drop,

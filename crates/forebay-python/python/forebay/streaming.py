@@ -290,7 +290,7 @@ def stream(
     world: int | None = None,
     lanes: int = 64,
     window: int | str = "256MiB",
-    block_size: int | str = "4MiB",
+    block_size: int | str = "2MiB",
     memory: int | str = "512MiB",
     threads: int | None = None,
     fields: Iterable[str] | None = None,

@@ -307,7 +307,7 @@ fn shares_are_rounded_to_the_period() {
     assert_eq!(shares(&[1.0, 1.0, 1.0]), [21_846, 21_845, 21_845]);
     assert_eq!(shares(&[1.0, 3.0]), [16_384, 49_152]);
     // The remainder goes where most of it was cut off.
-    assert_eq!(shares(&[0.4, 0.9, 65_534.7]), [1, 1, 65_534]);
+    assert_eq!(shares(&[10.4, 20.7, 65_504.9]), [10, 21, 65_505]);
     // What is too little gets one, at the cost of the largest.
     assert_eq!(shares(&[1e-9, 1.0, 1e-9]), [1, 65_534, 1]);
 }

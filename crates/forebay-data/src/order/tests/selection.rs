@@ -60,6 +60,9 @@ fn lists_must_grow_and_stay_within() {
 fn a_selection_takes_little_more_than_a_bit_for_a_sample() {
     let every = |step: u64| Selection::from_fn(1 << 16, |sample| sample % step == 0).unwrap();
     assert_eq!(every(1), Selection::all(1 << 16));
+    let all = Selection::all(10);
+    assert!(all.contains(9) && !all.contains(10));
+    assert_eq!((all.rank(9), all.rank(12), all.get(10)), (9, 10, None));
     let bits = (1 << 16) / 8;
     for (step, bytes) in [
         (1, 0),
@@ -76,13 +79,13 @@ fn a_selection_takes_little_more_than_a_bit_for_a_sample() {
 fn fingerprints_tell_selections_apart() {
     let mut prints = BTreeSet::new();
     for samples in [100, 128, 5000] {
-        for kept in [0, 1, 2, 3, 50, 51, 99] {
+        let none = Selection::from_fn(samples, |_| false).unwrap();
+        assert!(prints.insert(none.fingerprint()));
+        for kept in [1, 2, 3, 50, 51, 99] {
             let first = Selection::from_fn(samples, |sample| sample < kept).unwrap();
             let last = Selection::from_fn(samples, |sample| sample + kept >= samples).unwrap();
             for selection in [first, last] {
-                if selection.count() > 0 {
-                    assert!(prints.insert(selection.fingerprint()), "{samples} {kept}");
-                }
+                assert!(prints.insert(selection.fingerprint()), "{samples} {kept}");
             }
         }
         assert!(prints.insert(Selection::all(samples).fingerprint()));
