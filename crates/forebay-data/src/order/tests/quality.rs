@@ -120,7 +120,10 @@ fn chunks(order: &[Sample]) -> Vec<Vec<Sample>> {
 #[test]
 fn batches_are_mixed_as_stated() {
     let coarse = forebay(4 << 20, 256 << 20);
-    let default = forebay(OrderSpec::default().block_bytes, OrderSpec::default().window_bytes);
+    let default = forebay(
+        OrderSpec::default().block_bytes,
+        OrderSpec::default().window_bytes,
+    );
     let fine = forebay(1 << 20, 256 << 20);
     let large = forebay(2 << 20, 1 << 30);
     let (buffer, perfect) = (buffer(1000), perfect());
