@@ -98,10 +98,23 @@ impl ShardSource {
 
     /// Read a range into the front of memory of the caller's.
     pub async fn read_into(&self, span: Span, buf: AlignedBuf) -> Result<(Bytes, Ledger)> {
-        let options = self.options();
+        self.read_with(span, buf, &self.options()).await
+    }
+
+    /// The same for callers that compare what they read with the manifest, and read it again by [`read_into`](Self::read_into) where it does not fit: what
+    /// a cache holds may be damaged while the shard is whole.
+    pub async fn read_to_check(&self, span: Span, buf: AlignedBuf) -> Result<(Bytes, Ledger)> {
+        let options = ReadOptions {
+            caller_checks: true,
+            ..self.options()
+        };
+        self.read_with(span, buf, &options).await
+    }
+
+    async fn read_with(&self, span: Span, buf: AlignedBuf, options: &ReadOptions) -> Result<(Bytes, Ledger)> {
         let read = self
             .store
-            .read_parallel(&self.meta.key, span, buf, &options, &self.context);
+            .read_parallel(&self.meta.key, span, buf, options, &self.context);
         let done = read.await?;
         let bytes = done.buf.freeze().slice(..span.len() as usize);
         Ok((bytes.into_bytes(), done.ledger))

@@ -205,6 +205,7 @@ impl Cache {
             entry: &entry,
             class: options.class,
             stored_only,
+            caller_checks: options.caller_checks,
         };
         Box::pin(read.run(span, buf)).await
     }

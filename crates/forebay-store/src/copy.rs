@@ -272,6 +272,7 @@ impl Shared {
             version: version.cloned(),
             class: self.options.class,
             policy: self.options.policy,
+            ..ReadOptions::default()
         }
     }
 

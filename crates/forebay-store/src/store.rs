@@ -52,6 +52,9 @@ pub struct ReadOptions {
     pub class: Class,
     /// Which data paths are acceptable.
     pub policy: PathPolicy,
+    /// The caller compares what it reads with checksums of its own, and reads again without this where they do not hold: a cache gives what it
+    /// holds without reading the rest of its blocks only to check them.
+    pub caller_checks: bool,
 }
 
 /// A finished read.

@@ -39,6 +39,15 @@ const GAP_BYTES_MAX: u64 = 128 << 10;
 /// Runs of one block that are asked for at once.
 const RUNS_AT_ONCE_MAX: usize = 8;
 
+/// Who compares bytes with checksums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Check {
+    /// Only we, with those of the manifest.
+    Here,
+    /// A cache before us, with its own, as well.
+    OnTheWay,
+}
+
 /// Why a sample is bad whose bytes are not those that were indexed.
 const BAD_CHECKSUM: &str = "its bytes do not have the checksum of the manifest";
 
@@ -117,9 +126,20 @@ impl Reader {
             match &table.layout {
                 Layout::Samples(samples) => {
                     let runs = runs_of(samples, &block.samples, selection.as_deref())?;
-                    let (blocks, ledger) = self.bytes(&source, &table, self.shard(&block)?, runs).await?;
+                    let shard = self.shard(&block)?;
+                    let (blocks, ledger) = self
+                        .bytes(&source, &table, shard, runs.clone(), Check::Here)
+                        .await?;
                     times.arrived = clock.now();
-                    self.check(blocks, selection.clone(), ledger).await
+                    let (contents, ledger) = self.check(blocks, selection.clone(), ledger).await?;
+                    if contents.bad.is_empty() {
+                        return Ok((contents, ledger));
+                    }
+                    // Once more, with every check on the way: what is damaged may be a cache's copy.
+                    let (blocks, mut again) =
+                        self.bytes(&source, &table, shard, runs, Check::OnTheWay).await?;
+                    again.merge(&ledger);
+                    self.check(blocks, selection.clone(), again).await
                 }
                 Layout::Groups(groups) => {
                     let range = range_of(&block.samples, selection.as_deref())?;
@@ -168,6 +188,7 @@ impl Reader {
         table: &Arc<Table>,
         shard: &Shard,
         runs: Vec<Range<u64>>,
+        check: Check,
     ) -> Result<(Vec<Block>, Ledger)> {
         let Layout::Samples(samples) = &table.layout else {
             return Err(internal("rows of groups are no ranges"));
@@ -186,7 +207,10 @@ impl Reader {
             let (reader, source) = (self.clone(), source.clone());
             reads.push(async move {
                 let buf = reader.memory(span.len() as usize)?;
-                let (bytes, ledger) = source.read_into(span, buf).await?;
+                let (bytes, ledger) = match check {
+                    Check::Here => source.read_to_check(span, buf).await?,
+                    Check::OnTheWay => source.read_into(span, buf).await?,
+                };
                 Ok::<_, Error>((run, span, bytes, ledger))
             });
         }

@@ -1,5 +1,6 @@
 //! The loader over data sets in memory, against the plan it is made from.
 
+mod cached;
 mod decode;
 mod mixture;
 

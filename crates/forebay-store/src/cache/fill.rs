@@ -208,6 +208,7 @@ impl Flight {
             version: identity.version.clone(),
             class: self.class,
             policy: PathPolicy::Fastest,
+            ..ReadOptions::default()
         };
         let key = forebay_core::Key::parse(&identity.key)?;
         let done = self.shared.origin.read_into(&key, span, buf, &options).await?;

@@ -8,7 +8,7 @@
 //!
 //! Pieces run side by side and are joined again in order, so the caller's buffer comes back as one. Each is checked as soon as it has
 //! arrived, while the next ones are on their way. A piece that is less than its block is read with all of the block into a leased buffer, checked
-//! there, and copied.
+//! there, and copied; for callers that check what they read, what they want is read alone, into its place, and not checked here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +37,8 @@ pub(super) struct Read<'a> {
     pub(super) class: Class,
     /// Only what comes from the cache's own disk will do.
     pub(super) stored_only: bool,
+    /// Whoever reads checks it: only what is wanted is read.
+    pub(super) caller_checks: bool,
 }
 
 impl Read<'_> {
@@ -181,6 +183,13 @@ impl Read<'_> {
     ) -> Result<(AlignedBuf, Result<Ledger>)> {
         let block = want.start() / self.entry.identity.block_bytes;
         let span = self.entry.identity.block_span(block);
+        if self.caller_checks {
+            let (piece, result) = self.read_disk(want, piece).await?;
+            if result.is_ok() {
+                self.shared.counts.hit();
+            }
+            return Ok((piece, result));
+        }
         let (piece, mut result) = if span == want {
             self.hit_whole(want, piece, present.crc).await?
         } else {

@@ -133,6 +133,7 @@ async fn read_around_cache(
             version: version.cloned(),
             class: shared.options.class,
             policy,
+            ..ReadOptions::default()
         };
         shared.destination.read_into(to, span, buf, &options).await
     };

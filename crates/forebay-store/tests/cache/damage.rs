@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_core::{Rng, Seed};
+use forebay_store::ReadOptions;
 use forebay_store::cache::Cache;
 
 use crate::support::*;
@@ -255,4 +256,45 @@ async fn a_directory_of_a_later_format_is_refused() {
         .unwrap_err();
     assert_eq!(error.kind(), forebay_core::ErrorKind::Unsupported);
     assert!(error.to_string().contains("format 2"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_that_check_get_what_is_there_and_a_checked_read_mends_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let size = SIZES[0];
+    let origin = Origin::with(&[size]).await;
+    let cache = open(&origin, config(dir.path())).await;
+    read_whole(&cache, 0, size).await;
+    cache.settle().await;
+    let trusting = ReadOptions {
+        caller_checks: true,
+        ..ReadOptions::default()
+    };
+    let want = span(BLOCK - 4096, BLOCK + 8192);
+    let expected = content(0, size)[want.start() as usize..want.end() as usize].to_vec();
+    let done = try_read(&cache, "0", want, &trusting).await.unwrap();
+    assert!(done.buf[..want.len() as usize] == expected);
+    assert_eq!(
+        done.ledger.bytes(),
+        want.len(),
+        "nothing is read but what is wanted"
+    );
+    assert_eq!(done.ledger.verified_bytes, 0, "it is the caller who verifies");
+
+    let data = files(dir.path(), "data").remove(0);
+    let file = fs::OpenOptions::new().read(true).write(true).open(data).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, BLOCK).unwrap();
+    file.write_all_at(&[!byte[0]], BLOCK).unwrap();
+    let reads = origin.reads();
+    let done = try_read(&cache, "0", want, &trusting).await.unwrap();
+    assert!(done.buf[..want.len() as usize] != expected, "as it is there");
+    let done = try_read(&cache, "0", want, &ReadOptions::default())
+        .await
+        .unwrap();
+    assert!(done.buf[..want.len() as usize] == expected);
+    cache.settle().await;
+    assert_eq!(origin.reads(), reads + 1, "fetched again");
+    let done = try_read(&cache, "0", want, &trusting).await.unwrap();
+    assert!(done.buf[..want.len() as usize] == expected, "and mended");
 }
