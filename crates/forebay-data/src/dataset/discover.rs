@@ -1,6 +1,6 @@
 //! Which format a data set has and which objects are its shards, from names and from the small index files that some formats have.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Key, Result};
@@ -255,13 +255,14 @@ fn name_by(families: &BTreeSet<Family>, objects: &[ObjectMeta]) -> Result<&'stat
     }
 }
 
-/// `.bin` beside `.idx` is Megatron's; alone it could be anything, and arrays in a folder are files like others.
+/// `.bin` beside `.idx` is Megatron's; alone it could be anything, and arrays in a folder are files like others. Where every `.bin` has a file beside it
+/// that differs in nothing but the ending, they are fields of samples.
 fn tokens_or_files(objects: &[ObjectMeta]) -> Result<&'static str> {
     let has = |suffix: &str| objects.iter().any(|meta| meta.key.as_str().ends_with(suffix));
     if has(".bin") && has(".idx") {
         return Ok(Family::Tokens.name());
     }
-    if !has(".bin") {
+    if !has(".bin") || is_every_bin_accompanied(objects) {
         return Ok(registry::FILES);
     }
     Err(Error::new(
@@ -272,6 +273,22 @@ fn tokens_or_files(objects: &[ObjectMeta]) -> Result<&'static str> {
     .with_hint(
         "say so: --format tokens --tokens 2048 --dtype uint16; or take them for plain files: --format files",
     ))
+}
+
+fn is_every_bin_accompanied(objects: &[ObjectMeta]) -> bool {
+    const SUFFIX: &str = ".bin";
+    // What is before the first dot of the base name: where files of one sample agree.
+    fn stem(key: &str) -> &str {
+        let base = key.rfind('/').map_or(0, |slash| slash + 1);
+        let dot = key.get(base..).and_then(|name| name.find('.'));
+        dot.and_then(|dot| key.get(..base + dot)).unwrap_or(key)
+    }
+    let (bins, others): (Vec<&str>, Vec<&str>) = objects
+        .iter()
+        .map(|meta| meta.key.as_str())
+        .partition(|key| key.ends_with(SUFFIX));
+    let others: HashSet<&str> = others.into_iter().map(stem).collect();
+    bins.into_iter().all(|key| others.contains(stem(key)))
 }
 
 fn nothing(choice: Option<&FormatSpec>) -> Error {

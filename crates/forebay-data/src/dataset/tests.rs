@@ -565,6 +565,7 @@ async fn what_is_not_a_data_set_is_told() {
     assert!(error.to_string().contains("wds, parquet"), "{error}");
     let tokens = store();
     put(&*tokens, "train.bin", "12").await;
+    put(&*tokens, "meta.pkl", "").await;
     assert!(open(tokens).await.hint().unwrap().contains("--tokens"));
     let broken = store();
     fill(&*broken).await;
@@ -580,6 +581,25 @@ async fn what_is_not_a_data_set_is_told() {
         error.to_string().contains(MANIFEST_NAME),
         "a broken manifest is not passed over: {error}"
     );
+}
+
+#[tokio::test]
+async fn files_that_go_with_others_are_not_tokens() {
+    let context = context();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for number in 0..3 {
+        put(&*store, &format!("a.b/{number}.bin"), "12").await;
+        put(&*store, &format!("a.b/{number}.seg.txt"), "text").await;
+    }
+    let dataset = Dataset::open(Arc::clone(&store), &context, &OpenOptions::default())
+        .await
+        .unwrap();
+    assert_eq!(dataset.manifest().samples(), 3);
+    put(&*store, "a.b/lonely.bin", "12").await;
+    let error = Dataset::open(store, &context, &OpenOptions::default())
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("raw tokens"), "{error}");
 }
 
 #[tokio::test]
