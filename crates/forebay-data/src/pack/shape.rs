@@ -262,9 +262,15 @@ fn written_wds(field: &Field) -> (Field, How) {
             named("cls", How::Digits(*dtype))
         }
         Kind::Array { .. } | Kind::List { .. } | Kind::Varints => named("npy", How::Npy),
-        Kind::Encoded { .. } if array_dtype(&field.kind).is_some() => named("npy", How::Npy),
+        Kind::Encoded { encoding } if is_array(encoding) => named("npy", How::Npy),
         Kind::Bytes | Kind::Encoded { .. } => (Field::new(name, field.kind.clone()), How::AsIs),
     }
+}
+
+/// True for arrays that carry their shape, whatever says their type.
+fn is_array(encoding: &str) -> bool {
+    matches!(encoding, "mds:ndarray" | "litdata:tensor" | "litdata:numpy")
+        || encoding.starts_with("mds:ndarray:")
 }
 
 /// The type of arrays that carry their shape, where the encoding says it.

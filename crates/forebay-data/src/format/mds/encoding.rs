@@ -157,11 +157,24 @@ impl Encoding {
                 shape: None,
             }),
             Kind::Array { dtype, shape } => Self::for_array(*dtype, shape),
-            Kind::Encoded { encoding } => encoding
+            Kind::Encoded { encoding } => Self::for_encoded(encoding),
+            Kind::Bytes => Self::Bytes,
+        }
+    }
+
+    /// Images and lists of files have the same bytes in LitData; its arrays have the same values behind another head.
+    fn for_encoded(name: &str) -> Self {
+        match name {
+            "litdata:pil" => Self::Pil,
+            "litdata:jpeg_array" => Self::JpegArray,
+            "litdata:tensor" | "litdata:numpy" => Self::Ndarray {
+                dtype: None,
+                shape: None,
+            },
+            _ => name
                 .strip_prefix("mds:")
                 .and_then(|name| Self::parse(name).ok())
                 .unwrap_or(Self::Bytes),
-            Kind::Bytes => Self::Bytes,
         }
     }
 
@@ -310,6 +323,13 @@ fn dtype_of_code(code: u8) -> Result<Dtype> {
     found
         .map(|(dtype, _)| *dtype)
         .ok_or_else(|| value::corrupt(&format!("an array of the unknown type {code}")))
+}
+
+/// The code that an array has for its type where the column does not give it.
+pub(super) fn code_of_dtype(dtype: Dtype) -> Option<u8> {
+    let stored = stored_dtype(dtype)?;
+    let found = DTYPES.iter().find(|(known, _)| *known == stored);
+    found.map(|(_, code)| *code)
 }
 
 /// The head that an array of that shape has where the column gives the type, but not the shape; `None` where it cannot have one.

@@ -17,6 +17,7 @@ use super::hash::{HashName, Hasher};
 use super::index::{FileEntry, ShardEntry};
 use super::json;
 use crate::format::rows::ROWS_MAX;
+use crate::format::value::Value;
 use crate::format::{SampleRef, ShardWriter};
 use crate::schema::{Dtype, Field, Kind};
 use crate::table::FIELDS_MAX;
@@ -360,13 +361,16 @@ fn refused(message: String) -> Error {
     Error::new(ErrorKind::InvalidInput, OP, message)
 }
 
-/// The bytes of a value of that kind in that encoding. Only arrays of a shape that changes get something in front of them; all
+/// The bytes of a value of that kind in that encoding. Only arrays of a shape or type that changes get something in front of them; all
 /// other values are written as they are. In words, why it is not possible.
 fn encode<'a>(
     encoding: &Encoding,
     kind: &Kind,
     bytes: &'a [u8],
 ) -> std::result::Result<Cow<'a, [u8]>, &'static str> {
+    if let (Encoding::Ndarray { dtype: None, .. }, Kind::Encoded { encoding }) = (encoding, kind) {
+        return array_of(encoding, bytes);
+    }
     let Encoding::Ndarray {
         dtype: Some(dtype),
         shape: None,
@@ -385,6 +389,25 @@ fn encode<'a>(
     };
     let head = encoding::array_head(&shape).ok_or("has a shape that mds cannot say")?;
     Ok(Cow::Owned([&head[..], &values].concat()))
+}
+
+/// An array of another library with the head that MDS gives it; its own are what they are.
+fn array_of<'a>(name: &str, bytes: &'a [u8]) -> std::result::Result<Cow<'a, [u8]>, &'static str> {
+    if name.starts_with("mds:") {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let Ok(Value::Array(array)) = Value::open(name, bytes) else {
+        return Err("is no array");
+    };
+    let code = encoding::code_of_dtype(array.dtype).ok_or("is an array of a type that mds does not have")?;
+    // MDS has no arrays without dimensions.
+    let shape = if array.shape.is_empty() {
+        vec![1]
+    } else {
+        array.shape
+    };
+    let head = encoding::array_head(&shape).ok_or("has a shape that mds cannot say")?;
+    Ok(Cow::Owned([&[code], &head[..], array.values].concat()))
 }
 
 fn elements(dtype: Dtype, bytes: &[u8]) -> std::result::Result<u64, &'static str> {

@@ -327,3 +327,26 @@ proptest! {
         })?;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arrays_that_carry_their_shape_become_npy() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    for (name, arrays) in [("litdata/every", 4), ("mds/every", 2)] {
+        let from = local_at(&fixtures.join(name), &context());
+        let to = memory_store();
+        run(&from, &to, &small(PackFormat::Wds)).await.unwrap();
+        let found = samples(&to).await;
+        assert!(!found.is_empty(), "{name}");
+        for (_, fields) in found {
+            let npy: Vec<_> = fields
+                .iter()
+                .filter(|(name, _)| name.split('.').next_back() == Some("npy"))
+                .collect();
+            assert!(npy.len() >= arrays, "{name}: {:?}", fields.keys());
+            assert!(
+                npy.iter().all(|(_, bytes)| bytes.starts_with(b"\x93NUMPY\x01")),
+                "{name}"
+            );
+        }
+    }
+}

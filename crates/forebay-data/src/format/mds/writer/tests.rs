@@ -1,7 +1,6 @@
 //! Writing: heads of arrays, accounting, and what is refused.
 
 use super::*;
-use crate::format::value::Value;
 
 fn one(encoding: Encoding, kind: Kind, bytes: &[u8]) -> Result<Vec<u8>> {
     let settings = Settings::new([("x".to_owned(), encoding)])?;
@@ -18,6 +17,34 @@ fn one(encoding: Encoding, kind: Kind, bytes: &[u8]) -> Result<Vec<u8>> {
     assert_eq!(foretold, shard.len() as u64);
     let at = u32::from_le_bytes(shard[4..8].try_into().unwrap()) as usize;
     Ok(shard[at..].to_vec())
+}
+
+#[test]
+fn values_of_litdata_get_the_words_of_mds() {
+    let kind = |name: &str| Kind::Encoded {
+        encoding: format!("litdata:{name}"),
+    };
+    let written = |name: &str, bytes: &[u8]| one(Encoding::for_kind(&kind(name)), kind(name), bytes);
+    let words = |words: [u32; 4]| words.map(u32::to_le_bytes).concat();
+    // numpy: type 5 (uint16), two dimensions of 1 and 2.
+    let values = [7, 0, 8, 1];
+    let sample = written("numpy", &[&words([5, 2, 1, 2])[..], &values].concat()).unwrap();
+    let Ok(Value::Array(opened)) = Value::open("mds:ndarray", &sample[4..]) else {
+        panic!("{sample:?}")
+    };
+    assert_eq!((opened.dtype, opened.shape), (Dtype::Uint16, vec![1, 2]));
+    assert_eq!(opened.values, values);
+    // tensor: type 11 (uint8), no dimensions.
+    let sample = written("tensor", &[0, 0, 0, 11, 0, 0, 0, 0, 9]).unwrap();
+    assert_eq!(sample[4..], [8, 4, 1, 9]);
+    // tensor: type 10 (bfloat16), one dimension of 1.
+    let error = written("tensor", &[0, 0, 0, 10, 0, 0, 0, 1, 0, 0, 0, 1, 1, 2]).unwrap_err();
+    assert!(error.to_string().contains("type"), "{error}");
+    assert!(written("tensor", &[0, 0]).is_err());
+    assert_eq!(Encoding::for_kind(&kind("pil")), Encoding::Pil);
+    assert_eq!(written("pil", b"as it is").unwrap()[4..], *b"as it is");
+    assert_eq!(Encoding::for_kind(&kind("jpeg_array")), Encoding::JpegArray);
+    assert_eq!(Encoding::for_kind(&kind("video")), Encoding::Bytes);
 }
 
 #[test]
