@@ -2,6 +2,8 @@
 
 Everything made lies under `target/`, which git ignores: `target/bench/venv` with the packages pinned in
 `requirements.txt`, and the two Rust programs among the other release builds.
+
+`python -m harness.tools stream tf` makes the environments of these suites, for others who need the peers.
 """
 
 import json
@@ -100,3 +102,8 @@ def run(argv, env=None):
     """Run a step of the set-up; its failure ends everything."""
     print("+", *argv, file=sys.stderr, flush=True)
     subprocess.run(argv, check=True, env={**os.environ, **(env or {})}, stdout=sys.stderr)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        ensure_venv(name)

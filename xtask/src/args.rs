@@ -20,6 +20,7 @@ cargo xtask test [OPTIONS]       check, build and test everything
     --install           install what the chosen servers need (Garage into the cache folder; Ceph by apt-get, as root)
     --torch             add torch to the Python environment, for the tests that need it
     --browser           also test the web page in Chromium (needs node, npm and chromium)
+    --peers             also exchange data sets with the libraries of other loaders, both ways (installs 7 GB of them)
     --filter TEXT       only tests whose name contains TEXT
     --only LIST         only these steps
     --skip LIST         all but these steps
@@ -56,6 +57,7 @@ pub(crate) struct TestOptions {
     pub(crate) install: bool,
     pub(crate) torch: bool,
     pub(crate) browser: bool,
+    pub(crate) peers: bool,
     pub(crate) filter: Option<String>,
     pub(crate) only: Vec<StepName>,
     pub(crate) skip: Vec<StepName>,
@@ -131,6 +133,7 @@ fn parse_test(parser: &mut Parser) -> Result<Command> {
             Arg::Long("install") => options.install = true,
             Arg::Long("torch") => options.torch = true,
             Arg::Long("browser") => options.browser = true,
+            Arg::Long("peers") => options.peers = true,
             Arg::Long("filter") => options.filter = Some(parser.value()?.string()?),
             Arg::Long("only") => parse_list(&mut options.only, &parser.value()?.string()?)?,
             Arg::Long("skip") => parse_list(&mut options.skip, &parser.value()?.string()?)?,

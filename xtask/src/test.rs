@@ -6,6 +6,7 @@
 //! stops when the session ends, however it ends. [`steps`] says what each step does.
 
 mod browser;
+mod peers;
 mod steps;
 
 use std::str::FromStr;
@@ -36,12 +37,13 @@ pub(crate) enum StepName {
     Pytest,
     Web,
     Browser,
+    Peers,
     Garage,
     Ceph,
 }
 
 impl StepName {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Fmt,
         Self::Tidy,
         Self::Venv,
@@ -57,6 +59,7 @@ impl StepName {
         Self::Pytest,
         Self::Web,
         Self::Browser,
+        Self::Peers,
         Self::Garage,
         Self::Ceph,
     ];
@@ -79,6 +82,7 @@ impl StepName {
             Self::Pytest => ("pytest", "Python tests, with SeaweedFS"),
             Self::Web => ("web", "types and parts of the web page, where node is"),
             Self::Browser => ("browser", "the web page in Chromium"),
+            Self::Peers => ("peers", "data sets of other loaders' libraries, both ways"),
             Self::Garage => ("garage", "store conformance on Garage, three nodes"),
             Self::Ceph => ("ceph", "store conformance on Ceph RGW"),
         }
@@ -97,7 +101,7 @@ impl StepName {
     fn needs_package(self) -> bool {
         matches!(
             self,
-            Self::Wheel | Self::Ruff | Self::Mypy | Self::Stubtest | Self::Pytest
+            Self::Wheel | Self::Ruff | Self::Mypy | Self::Stubtest | Self::Pytest | Self::Peers
         )
     }
 
@@ -131,6 +135,7 @@ fn plan(options: &TestOptions) -> Vec<StepName> {
         match step.slow_server() {
             Some(kind) => options.servers.contains(&kind),
             None if *step == StepName::Browser => options.browser,
+            None if *step == StepName::Peers => options.peers,
             None => !options.fast || step.is_fast(),
         }
     };
@@ -289,7 +294,7 @@ mod tests {
         assert_eq!(default.len(), 14);
         assert!(default.contains(&"web"));
         assert!(
-            ["browser", "garage", "ceph"]
+            ["browser", "peers", "garage", "ceph"]
                 .iter()
                 .all(|slow| !default.contains(slow))
         );
@@ -299,6 +304,11 @@ mod tests {
             ..TestOptions::default()
         };
         assert_eq!(names(&browser).last(), Some(&"browser"));
+        let peers = TestOptions {
+            peers: true,
+            ..TestOptions::default()
+        };
+        assert_eq!(names(&peers).last(), Some(&"peers"));
         let fast = TestOptions {
             fast: true,
             ..TestOptions::default()

@@ -102,6 +102,28 @@ fn uv(runner: &Runner) -> Command {
 
 /// Builds the wheel and installs it.
 pub(crate) fn install_wheel(runner: &Runner, profile: WheelProfile) -> Result<()> {
+    let wheel = build_wheel(runner, profile)?;
+    let mut install = uv(runner);
+    install
+        .args(["install", "--quiet", "--no-deps", "--force-reinstall"])
+        .arg(wheel);
+    runner.run(&mut install)
+}
+
+/// Builds the wheel and puts the package into a folder of its own, for other environments to import it from.
+pub(crate) fn unpack_wheel(runner: &Runner, profile: WheelProfile, folder: &Path) -> Result<()> {
+    let wheel = build_wheel(runner, profile)?;
+    let _ = std::fs::remove_dir_all(folder);
+    let mut install = uv(runner);
+    install
+        .args(["install", "--quiet", "--no-deps", "--target"])
+        .arg(folder)
+        .arg(wheel);
+    runner.run(&mut install)
+}
+
+/// Builds the wheel.
+fn build_wheel(runner: &Runner, profile: WheelProfile) -> Result<PathBuf> {
     let workspace = runner.workspace();
     let out = workspace.target().join("wheels").join(profile.name());
     let _ = std::fs::remove_dir_all(&out);
@@ -117,12 +139,7 @@ pub(crate) fn install_wheel(runner: &Runner, profile: WheelProfile) -> Result<()
     build.arg("--interpreter").arg(workspace.venv_bin("python"));
     build.arg("--out").arg(&out);
     runner.run(&mut build)?;
-    let wheel = only_wheel(&out)?;
-    let mut install = uv(runner);
-    install
-        .args(["install", "--quiet", "--no-deps", "--force-reinstall"])
-        .arg(wheel);
-    runner.run(&mut install)
+    only_wheel(&out)
 }
 
 /// A program of the environment, run as if the environment were activated.

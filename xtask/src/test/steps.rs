@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 
 use crate::env;
 use crate::servers::{Server, ServerKind};
-use crate::test::browser;
 use crate::test::{Session, StepName};
+use crate::test::{browser, peers};
 use crate::tidy;
 use crate::tools::{self, CARGO_DENY};
 use crate::venv::{self, WheelProfile, python_tool};
@@ -46,6 +46,7 @@ pub(super) fn run(session: &mut Session<'_>, step: StepName) -> Result<()> {
         StepName::Pytest => run_pytest(session),
         StepName::Web => browser::check(session),
         StepName::Browser => browser::run(session),
+        StepName::Peers => peers::run(session),
         StepName::Garage => run_conformance(session, ServerKind::Garage),
         StepName::Ceph => run_conformance(session, ServerKind::Ceph),
     }
@@ -143,10 +144,15 @@ fn run_wheel(session: &mut Session<'_>) -> Result<()> {
 fn run_ruff(session: &mut Session<'_>) -> Result<()> {
     session.venv()?;
     let runner = session.runner;
-    let folders: Vec<&str> = ["crates/forebay-python", "bench", "examples"]
-        .into_iter()
-        .filter(|folder| runner.workspace().root().join(folder).exists())
-        .collect();
+    let folders: Vec<&str> = [
+        "crates/forebay-python",
+        "crates/forebay-data/tests/peers",
+        "bench",
+        "examples",
+    ]
+    .into_iter()
+    .filter(|folder| runner.workspace().root().join(folder).exists())
+    .collect();
     runner.run(python_tool(runner, "ruff").arg("check").args(&folders))?;
     runner.run(
         python_tool(runner, "ruff")

@@ -1,9 +1,10 @@
-"""MDS data sets of ours, read by mosaicml-streaming: every encoding, every compression, every checksum. Run as
+"""MDS data sets of ours, read by mosaicml-streaming: every encoding, compression and checksum. Run as
 
     cargo build -p forebay-data --example mds_peer
     python crates/forebay-data/tests/peers/mds.py target/debug/examples/mds_peer
 
-with the mosaicml-streaming package installed (tried with 0.13.0). Ends with 0 when all values are what they were.
+with the mosaicml-streaming package installed (tried with 0.13.0). Ends with 0 when all values are
+what they were.
 """
 
 import json
@@ -35,7 +36,7 @@ def plain(value):
 
 def check(program, name, compression, hashes):
     index = json.loads((FIXTURES / name / "index.json").read_text())["shards"][0]
-    columns = list(zip(index["column_names"], index["column_encodings"]))
+    columns = list(zip(index["column_names"], index["column_encodings"], strict=True))
     samples = json.loads((FIXTURES / name / "expected.json").read_text()) * REPEATS
     values = [[sample[column]["hex"] for column, _ in columns] for sample in samples]
     with tempfile.TemporaryDirectory() as scratch:
@@ -49,7 +50,11 @@ def check(program, name, compression, hashes):
         shards = len(json.loads((remote / "index.json").read_text())["shards"])
         clean_stale_shared_memory()
         streamed = StreamingDataset(
-            remote=str(remote), local=str(local), shuffle=False, batch_size=1, validate_hash=hashes[0] if hashes else None
+            remote=str(remote),
+            local=str(local),
+            shuffle=False,
+            batch_size=1,
+            validate_hash=hashes[0] if hashes else None,
         )
         datasets = [streamed] if compression != "none" else [streamed, LocalDataset(str(remote))]
         for dataset in datasets:
@@ -60,7 +65,8 @@ def check(program, name, compression, hashes):
                 for column, encoding in columns:
                     expected = mds_decode(encoding, bytes.fromhex(sample[column]["hex"]))
                     assert plain(found[column]) == plain(expected), (name, compression, number, column)
-        print(f"{name:8} {compression:8} {','.join(hashes) or '-':10} {len(samples)} samples in {shards} shards: same")
+        settings = f"{name:8} {compression:8} {','.join(hashes) or '-':10}"
+        print(f"{settings} {len(samples)} samples in {shards} shards: same")
 
 
 def main():

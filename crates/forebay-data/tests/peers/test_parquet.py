@@ -1,0 +1,187 @@
+"""Parquet: pyarrow's writer against our streams, our files against its reader."""
+
+import datetime
+import decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kit import Case, contents
+
+COUNT = 100
+
+
+def table():
+    """Columns of every kind that streams give; nulls only where they have a place."""
+    numbers = range(COUNT)
+    return pa.table(
+        {
+            "flag": pa.array([index % 3 == 0 for index in numbers]),
+            "i8": pa.array([index - 50 for index in numbers], pa.int8()),
+            "u16": pa.array([index * 600 for index in numbers], pa.uint16()),
+            "i64": pa.array([index * -(10**15) for index in numbers], pa.int64()),
+            "u64": pa.array([2**64 - 1 - index for index in numbers], pa.uint64()),
+            "f16": pa.array([np.float16(index / 4) for index in numbers], pa.float16()),
+            "f32": pa.array([index / 3 for index in numbers], pa.float32()),
+            "f64": pa.array([index / 3 for index in numbers], pa.float64()),
+            "text": pa.array([None if index % 7 == 0 else f"t\u00e9xt {index % 5}" for index in numbers]),
+            "large": pa.array([f"large {index}" for index in numbers], pa.large_string()),
+            "blob": pa.array(
+                [None if index % 9 == 4 else blob for index, blob in enumerate(contents(5, COUNT))],
+                pa.binary(),
+            ),
+            "fixed": pa.array([index.to_bytes(6, "big") for index in numbers], pa.binary(6)),
+            "ids": pa.array(
+                [None if index % 6 == 5 else list(range(index % 6)) for index in numbers],
+                pa.list_(pa.int32()),
+            ),
+            "vector": pa.array([[index, 0.5, -1] for index in numbers], pa.list_(pa.float32(), 3)),
+            "inner": pa.array(
+                [
+                    {
+                        "x": index,
+                        "name": None if index % 4 == 0 else str(index),
+                        "list": [index] * (index % 3),
+                    }
+                    for index in numbers
+                ],
+                pa.struct([("x", pa.int16()), ("name", pa.string()), ("list", pa.list_(pa.uint8()))]),
+            ),
+            "day": pa.array([datetime.date(2024, 1, 1) + datetime.timedelta(index) for index in numbers]),
+            "moment": pa.array([10**15 + index for index in numbers], pa.timestamp("us", tz="UTC")),
+            "money": pa.array([decimal.Decimal(index) / 100 for index in numbers], pa.decimal128(10, 2)),
+            "kind": pa.array([f"kind {index % 4}" for index in numbers]).dictionary_encode(),
+        }
+    )
+
+
+def expected():
+    """The same rows as streams give them."""
+    made = []
+    for index, row in enumerate(table().to_pylist()):
+        inner = row["inner"]
+        made.append(
+            {
+                "flag": np.bool_(row["flag"]),
+                "i8": np.int8(row["i8"]),
+                "u16": np.uint16(row["u16"]),
+                "i64": np.int64(row["i64"]),
+                "u64": np.uint64(row["u64"]),
+                "f16": np.float16(row["f16"]),
+                "f32": np.float32(row["f32"]),
+                "f64": np.float64(row["f64"]),
+                "text": (row["text"] or "").encode(),
+                "large": row["large"].encode(),
+                "blob": row["blob"] or b"",
+                "fixed": np.frombuffer(row["fixed"], np.uint8),
+                "ids": np.array(row["ids"] or [], np.int32),
+                "vector": np.array(row["vector"], np.float32),
+                "inner.x": np.int16(inner["x"]),
+                "inner.name": (inner["name"] or "").encode(),
+                "inner.list": np.array(inner["list"], np.uint8),
+                "day": np.int32((row["day"] - datetime.date(1970, 1, 1)).days),
+                "moment": np.int64(10**15 + index),
+                "money": np.int64(index),
+                "kind": row["kind"].encode(),
+            }
+        )
+    return made
+
+
+class TheirFiles(Case):
+    """What pyarrow writes."""
+
+    def test_codecs_and_versions_parquet(self):
+        for codec in ["NONE", "SNAPPY", "GZIP", "BROTLI", "LZ4", "ZSTD"]:
+            for page in ["1.0", "2.0"]:
+                with self.subTest(codec=codec, page=page):
+                    folder = self.place(f"{codec}-{page}")
+                    options = {"compression": codec, "data_page_version": page, "row_group_size": 17}
+                    options |= {
+                        "write_page_checksum": codec != "LZ4",
+                        "use_dictionary": page == "1.0",
+                        "data_page_size": 500,
+                    }
+                    for part in range(2):
+                        half = table().slice(part * 60, 60)
+                        pq.write_table(half, folder / f"part-{part}.parquet", **options)
+                    self.assert_streams(folder, expected())
+
+    def test_encodings_parquet(self):
+        encodings = {
+            "i64": "DELTA_BINARY_PACKED",
+            "f32": "BYTE_STREAM_SPLIT",
+            "f64": "BYTE_STREAM_SPLIT",
+            "text": "DELTA_BYTE_ARRAY",
+            "large": "DELTA_LENGTH_BYTE_ARRAY",
+            "fixed": "BYTE_STREAM_SPLIT",
+            "flag": "RLE",
+        }
+        folder = self.place("encodings")
+        options = {
+            "use_dictionary": False,
+            "column_encoding": encodings,
+            "write_page_index": True,
+            "store_schema": True,
+        }
+        pq.write_table(table(), folder / "a.parquet", **options)
+        self.assert_streams(folder, expected())
+
+
+class OurFiles(Case):
+    """What `forebay pack` writes."""
+
+    def test_columns_are_read_parquet(self):
+        theirs = self.place("theirs")
+        pq.write_table(table(), theirs / "a.parquet", row_group_size=30)
+        for options in [[], ["--compression", "zstd"]]:
+            with self.subTest(options=options):
+                ours = self.pack(theirs, "parquet", "--samples-per-shard", 40, *options)
+                files = sorted(ours.glob("*.parquet"))
+                self.assertEqual(len(files), 3)
+                found = pa.concat_tables(
+                    pq.read_table(file, page_checksum_verification=True) for file in files
+                )
+                self.assert_columns(found)
+
+    def assert_columns(self, found):
+        """Compare with what was packed, nulls included."""
+        wanted = table().flatten()
+        self.assertEqual({*found.column_names}, {*wanted.column_names})
+        for name in wanted.column_names:
+            have, want = found[name].to_pylist(), wanted[name].to_pylist()
+            if name in STORED:
+                want = [STORED[name](value) for value in want]
+            self.assertEqual(have, want, name)
+
+    def test_tars_are_read_parquet(self):
+        import webdataset
+
+        tars = self.place("tars")
+        blobs = contents(6, COUNT)
+        with webdataset.TarWriter(f"{tars}/a.tar") as writer:
+            for index, blob in enumerate(blobs):
+                extra = {"txt": f"\u00e9{index}"} if index % 2 else {}
+                writer.write({"__key__": f"k{index:04}", "bin": blob, "cls": index, **extra})
+        (file,) = self.pack(tars, "parquet").glob("*.parquet")
+        found = pq.read_table(file).to_pylist()
+        wanted = [
+            {
+                "__key__": f"k{index:04}",
+                "bin": blob,
+                "cls": str(index),
+                "txt": f"\u00e9{index}" if index % 2 else None,
+            }
+            for index, blob in enumerate(blobs)
+        ]
+        self.assertEqual(found, wanted)
+
+
+STORED = {
+    "vector": lambda value: np.array(value, "<f4").tobytes(),
+    "day": lambda value: (value - datetime.date(1970, 1, 1)).days,
+    "moment": lambda value: round(value.timestamp() * 10**6),
+    "money": lambda value: int(value * 100),
+}
+"""Columns that keep their values, but not the name of their type."""

@@ -1,0 +1,75 @@
+//! Data sets exchanged with the libraries of other loaders: what they write is streamed, what `forebay pack` writes they read.
+//!
+//! The libraries are those of the benchmarks, in the same environments under `target/bench`, which `bench/harness/tools.py` makes. They get the
+//! package of this checkout from a folder of its own, so that the environments hold what their requirements say and nothing else. TensorFlow
+//! wants versions of its own of what others need, so it has an environment to itself, and the tests are run once in each.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::test::Session;
+use crate::venv::{self, WheelProfile, python_tool};
+
+/// Environments, and the tests that are run in each.
+const RUNS: [(&str, &[&str]); 2] = [
+    (
+        "stream",
+        &[
+            "test_wds",
+            "test_mds",
+            "test_parquet",
+            "test_litdata",
+            "test_tokens",
+            "test_files",
+        ],
+    ),
+    ("tf", &["test_tfrecord"]),
+];
+
+/// Programs that the tests call besides `forebay` itself.
+const EXAMPLES: [&str; 2] = ["mds_peer", "wds_peer"];
+
+/// Builds what is tested, installs those it is tested with, and runs all tests.
+pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
+    session.venv()?;
+    let runner = session.runner;
+    let root = runner.workspace().root();
+    let target = runner.workspace().target();
+    runner.run(&mut runner.cargo(&["build", "--locked", "--package", "forebay-cli"]))?;
+    let mut examples = runner.cargo(&["build", "--locked", "--package", "forebay-data"]);
+    for name in EXAMPLES {
+        examples.args(["--example", name]);
+    }
+    runner.run(&mut examples)?;
+    let package = target.join("peers/package");
+    venv::unpack_wheel(runner, WheelProfile::Dev, &package)?;
+    let mut tools = python_tool(runner, "python");
+    tools
+        .args(["-m", "harness.tools"])
+        .args(RUNS.map(|(name, _)| name));
+    runner.run(tools.current_dir(root.join("bench")))?;
+    for (name, modules) in RUNS {
+        run_in(session, name, modules, &package)?;
+    }
+    Ok(())
+}
+
+/// Runs some of the tests in one environment.
+fn run_in(session: &Session<'_>, environment: &str, modules: &[&str], package: &Path) -> Result<()> {
+    let runner = session.runner;
+    let root = runner.workspace().root();
+    let target = runner.workspace().target();
+    let python = root.join(format!("target/bench/venv-{environment}/bin/python"));
+    let mut command = runner.command(python);
+    command
+        .env("PYTHONPATH", package)
+        .env_remove("PYTHONHOME")
+        .arg(root.join("crates/forebay-data/tests/peers/run.py"))
+        .arg("--programs")
+        .arg(target.join("debug"));
+    if let Some(filter) = &session.options.filter {
+        command.args(["--filter", filter]);
+    }
+    runner.run(command.args(modules))
+}
