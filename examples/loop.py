@@ -7,6 +7,7 @@ order: micro-batch by micro-batch as they stand in the global batch, whoever com
 
 import argparse
 import importlib
+import itertools
 import json
 import os
 import tempfile
@@ -59,7 +60,6 @@ def run(task, options: argparse.Namespace) -> None:
         batch_size=task.GLOBAL_BATCH // options.world,
         shuffle=True,
         seed=7,
-        epochs=None,
         lanes=8,
         **task.STREAM,
     )
@@ -71,9 +71,11 @@ def run(task, options: argparse.Namespace) -> None:
         optimizer.load_state_dict(saved["optimizer"])
         loader.load_state_dict(json.loads(saved["stream"]))
         step = saved["step"]
+    # Every pass over the loader is an epoch.
+    batches = (batch for _ in itertools.count() for batch in loader)
     with loader:
         while step < options.steps:
-            losses.append(train_step(task, model, optimizer, next(loader)))
+            losses.append(train_step(task, model, optimizer, next(batches)))
             step += 1
             if distributed.get_rank() == 0 and (step % 10 == 0 or step == options.steps):
                 print(f"step {step:4}  loss {losses[-1]:.6f}", flush=True)

@@ -251,6 +251,9 @@ def test_tokens_need_to_be_told_apart(tmp_path: Path) -> None:
     (field,) = set(batch) - {"__key__"}
     assert batch[field].shape == (4, 100)
     assert batch[field].reshape(-1).tolist() == list(range(400))
+    for how in ("int", len):
+        with pytest.raises(forebay.InvalidInputError, match="already"):
+            forebay.stream(tmp_path, batch_size=4, format=told, decode={field: how})
     with pytest.raises(forebay.InvalidInputError, match="name"):
         forebay.stream(tmp_path, batch_size=4, format={"tokens": 100})
 

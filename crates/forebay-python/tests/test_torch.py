@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import forebay
 import pytest
 from test_stream import keys, names, write_shard
 
@@ -27,7 +29,109 @@ def test_loaders_give_and_resume_batches(data: Path) -> None:
     with StreamLoader(data, batch_size=10, shuffle=True, lanes=4) as loader:
         loader.load_state_dict(state)
         assert sorted(begun + names(loader)) == keys()  # type: ignore[arg-type]
-        assert loader.report()["samples"] == len(keys()) - 10
+
+
+def test_every_loop_is_an_epoch(data: Path) -> None:
+    from forebay.torch import StreamLoader
+
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4}
+    with StreamLoader(data, **options) as loader:
+        epochs = [names(loader) for _ in range(3)]  # type: ignore[arg-type]
+    assert all(sorted(epoch) == keys() for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    with StreamLoader(data, epochs=2, **options) as loader:
+        assert [len(names(loader)) for _ in range(3)] == [120, 120, 0]  # type: ignore[arg-type]
+
+
+def test_transforms_may_return_anything(data: Path) -> None:
+    import torch
+    from forebay.torch import StreamLoader
+
+    def pair(batch: Any) -> Any:
+        return batch["cls"], {"again": [batch["cls"]]}
+
+    options: dict[str, Any] = {"batch_size": 10, "decode": {"cls": "int"}}
+    with StreamLoader(data, transform=pair, **options) as loader:
+        labels, nested = next(loader)
+    assert isinstance(labels, torch.Tensor)
+    assert torch.equal(labels, nested["again"][0])
+    with StreamLoader(data, transform=lambda _: None, **options) as loader:
+        assert sum(1 for _ in loader) == 12
+
+
+def stream_other_data(rank: int, folders: list[str], meeting: str) -> None:
+    import torch
+    from forebay.torch import StreamLoader
+
+    group = torch.distributed
+    group.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+    try:
+        with pytest.raises(forebay.InvalidInputError, match="data differ"):
+            StreamLoader(folders[rank], batch_size=4, shuffle=True, lanes=2)
+        StreamLoader(folders[0], batch_size=4, shuffle=True, lanes=2).close()
+    finally:
+        group.destroy_process_group()
+
+
+def test_ranks_that_see_other_data_are_told(data: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    import torch
+
+    other = tmp_path_factory.mktemp("other")
+    write_shard(other / "train-000.tar", 7)
+    meeting = f"file://{other}/meeting"
+    started = ([str(data), str(other)], meeting)
+    torch.multiprocessing.spawn(stream_other_data, args=started, nprocs=2)
+
+
+needs_cuda = pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="no GPU")
+
+
+@needs_cuda
+def test_batches_on_a_device_are_whole(data: Path) -> None:
+    import torch
+    from forebay.torch import StreamLoader
+
+    options: dict[str, Any] = {"batch_size": 10, "decode": {"cls": "int"}, "shuffle": True, "lanes": 4}
+    with StreamLoader(data, **options) as loader:
+        expected = [batch["cls"].clone() for _ in range(20) for batch in loader]
+    with StreamLoader(data, device="cuda", **options) as loader:
+        # Much work on the device, so that copies are late.
+        big = torch.ones(4096, 4096, device="cuda")
+        moved = []
+        for _ in range(20):
+            for batch in loader:
+                big = big @ big * 1e-4
+                moved.append(batch["cls"])
+        state = loader.state_dict()
+        assert loader.report()["unpinned_tensors"] == 0
+    assert all(value.is_cuda for value in moved)
+    assert all(torch.equal(value.cpu(), wanted) for value, wanted in zip(moved, expected, strict=True))
+    assert state["epoch"] in (19, 20)
+
+
+@needs_cuda
+def test_a_batch_in_hand_survives_an_error_of_the_next(data: Path) -> None:
+    from forebay.torch import StreamLoader
+
+    with StreamLoader(data, batch_size=10, device="cuda") as loader:
+        first = next(loader)["__key__"].list()
+        taken = loader.stream.__class__.__next__
+
+        def interrupted(_: Any) -> Any:
+            raise KeyboardInterrupt
+
+        loader.stream.__class__.__next__ = interrupted  # type: ignore[method-assign]
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                next(loader)
+        finally:
+            loader.stream.__class__.__next__ = taken  # type: ignore[method-assign]
+        state = loader.state_dict()
+        second = next(loader)["__key__"].list()
+    assert first != second
+    with StreamLoader(data, batch_size=10) as loader:
+        loader.load_state_dict(state)
+        assert next(loader)["__key__"].list() == second
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -39,4 +143,9 @@ def test_workers_share_the_samples(data: Path, workers: int) -> None:
         data, batch_size=5, shuffle=True, lanes=8, transform=lambda b: b["__key__"].list()
     )
     loader = DataLoader(dataset, batch_size=None, num_workers=workers)
-    assert sorted(key for batch in loader for key in batch) == keys()
+    first = [key for batch in loader for key in batch]
+    assert sorted(first) == keys()
+    dataset.set_epoch(1)
+    second = [key for batch in loader for key in batch]
+    assert sorted(second) == keys()
+    assert first != second

@@ -6,12 +6,12 @@ use forebay_core::{Error, ErrorKind, Result};
 use forebay_store::Context;
 
 use super::StreamSpec;
-use super::decode::Wanted;
+use super::decode::{Decode, Wanted};
 use crate::codec::Codec;
 use crate::dataset::Dataset;
 use crate::manifest::Shard;
 use crate::order::{Cut, Last, Mixture, Order, OrderSpec, ShardSize, Shards, Source};
-use crate::schema::Field;
+use crate::schema::{Field, Kind};
 
 /// One data set, or several that are drawn from by weight.
 ///
@@ -208,6 +208,18 @@ fn wanted(dataset: &Dataset, spec: &StreamSpec) -> Result<Arc<[Wanted]>> {
     {
         let known = fields.iter().map(|(_, field)| field.name.as_str());
         return Err(unknown("decode", name, known.collect()));
+    }
+    for (name, decode) in &spec.decode {
+        let is_text = !matches!(decode, Decode::Image(_));
+        let stored = fields.iter().find(|(_, field)| field.name == *name);
+        if is_text
+            && stored.is_some_and(|(_, field)| matches!(field.kind, Kind::Array { .. } | Kind::List { .. }))
+        {
+            let message = format!("field '{}' is no text but numbers already", name.escape_debug());
+            return Err(Error::new(ErrorKind::InvalidInput, "stream", message)
+                .with_field("decode")
+                .with_hint("leave it as it is stored"));
+        }
     }
     let wanted = fields.into_iter().map(|(index, field)| {
         let decode = spec.decode.iter().find(|(name, _)| field.name == *name);

@@ -191,6 +191,8 @@ class Stream(Iterator[Batch]):
     ) -> None:
         """Open the data set; reading ahead begins with the first batch."""
         self._transform = transform
+        # Number in its epoch of the last batch that was given.
+        self.index = -1
         # What is no function and none of ours is decoded by the threads that make the batches.
         by_threads = [
             (name, how)
@@ -208,6 +210,10 @@ class Stream(Iterator[Batch]):
             if name not in self._fields:
                 raise InvalidInputError(
                     f"decode: there is no field '{name}'; there are: {', '.join(self._fields)}"
+                )
+            if self._fields[name]["kind"] == "array":
+                raise InvalidInputError(
+                    f"decode: field '{name}' is one array of the batch already; change it in `transform`"
                 )
 
     @property
@@ -232,6 +238,7 @@ class Stream(Iterator[Batch]):
         native = self._native.next()
         if native is None:
             raise StopIteration
+        self.index = native.index
         batch = self._batch(native)
         return batch if self._transform is None else self._transform(batch)
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from forebay.streaming import Batch, Stream, stream
+from forebay._forebay import InvalidInputError
+from forebay.streaming import Stream, stream
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,20 +37,36 @@ def _ranks(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def tensors(batch: Batch) -> Batch:
+def tensors(batch: Any) -> Any:
     """Turn the arrays of a batch into tensors that share their memory; do not write to them.
 
-    Fields of type ``bfloat16`` stay 16-bit integers; ``tensor.view(torch.bfloat16)`` shows what they are.
+    Dicts, lists and tuples are gone through. Fields of type ``bfloat16`` stay 16-bit integers;
+    ``tensor.view(torch.bfloat16)`` shows what they are.
     """
-    import numpy
-
     with warnings.catch_warnings():
         # Nobody else writes to a batch either, and torch has no read-only tensors.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        for name, value in batch.items():
-            if isinstance(value, numpy.ndarray):
-                batch[name] = torch.from_numpy(value)
-    return batch
+        return _apply(batch, _tensor)
+
+
+def _tensor(value: Any) -> Any:
+    import numpy
+
+    return torch.from_numpy(value) if isinstance(value, numpy.ndarray) else value
+
+
+def _apply(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to all that is in dicts, lists and tuples; a batch stays the batch it is."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            value[name] = _apply(item, function)
+        return value
+    if isinstance(value, list):
+        return [_apply(item, function) for item in value]
+    if isinstance(value, tuple):
+        items = [_apply(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return function(value)
 
 
 def _check(status: Any) -> None:
@@ -68,12 +86,18 @@ def _unpin(address: int, size: int) -> None:
 class StreamLoader:
     """Batches with tensors, on a device where one is given; takes the arguments of ``forebay.stream``.
 
-    With a CUDA ``device``, the next batch is copied on a side stream while the one before it is in use.
+    As a ``DataLoader`` does, every ``for`` over it gives one epoch, each in an order of its own, and the
+    first one after ``load_state_dict`` gives the rest of an epoch. ``epochs`` bounds them; by default there
+    is no end.
+
+    With a CUDA ``device``, the next batch is copied on a side stream while the one before it is in use,
+    straight from the memory it was made in. ``pin_memory`` without a device gives tensors in pinned memory
+    of torch's own.
     """
 
     def __init__(
         self,
-        url: str | os.PathLike[str],
+        url: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         device: str | torch.device | None = None,
         pin_memory: bool = False,
@@ -82,11 +106,17 @@ class StreamLoader:
         """Open the data set; reading ahead begins with the first batch."""
         self.device = None if device is None else torch.device(device)
         self.pin_memory = pin_memory
-        if (pin_memory or self._is_cuda()) and torch.cuda.is_available():
+        options.setdefault("epochs", None)
+        if self._is_cuda():
             options.setdefault("pin", (_pin, _unpin))
         self.stream: Stream = stream(url, **_ranks(options))
-        # The batch on its way, and where the stream stood before it.
-        self._next: tuple[Any, dict[str, Any]] | None = None
+        _agree(self.stream.state_dict())
+        # The batch on its way, with where the stream stood before it and whether it is the last of its epoch.
+        self._next: tuple[Any, dict[str, Any], bool] | None = None
+        self._epoch_over = False
+        # What the device may still be reading, with the event that tells when it is done.
+        self._copying: deque[tuple[Any, list[torch.Tensor]]] = deque()
+        self._unpinned = 0
         self._side: Any = None
         if self._is_cuda():
             self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call, unused-ignore]
@@ -102,40 +132,65 @@ class StreamLoader:
         return self
 
     def __next__(self) -> Any:
-        if self._side is None:
-            return self._move(next(self.stream))
+        if self._epoch_over:
+            self._epoch_over = False
+            raise StopIteration
         if self._next is None:
             self._fetch()
         if self._next is None:
             raise StopIteration
-        batch, _ = self._next
-        current = torch.cuda.current_stream(self.device)
-        current.wait_stream(self._side)
-        for value in batch.values():
-            if isinstance(value, torch.Tensor):
-                value.record_stream(current)
+        batch, _, is_last = fetched = self._next
+        if self._side is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_stream(self._side)
+            _apply(batch, lambda value: _record(value, current))
         self._next = None
-        self._fetch()
+        if self._side is not None:
+            try:
+                self._fetch()
+            except BaseException:
+                # The batch in hand was not given yet: it comes again, and the state is the one before it.
+                self._next = fetched
+                raise
+        self._epoch_over = is_last
         return batch
 
     def _fetch(self) -> None:
         state = self.stream.state_dict()
-        batch = next(self.stream, None)
-        if batch is not None:
-            with torch.cuda.stream(self._side):
-                self._next = (self._move(batch), state)
+        batch = next(self.stream, _END)
+        if batch is _END:
+            return
+        # Of a mixture, which has no epochs of its own, as many batches as its data sets have together.
+        is_last = (self.stream.index + 1) % max(len(self), 1) == 0
+        if self._side is None:
+            self._next = (self._move(batch), state, is_last)
+            return
+        with torch.cuda.stream(self._side):
+            sources: list[torch.Tensor] = []
+            moved = self._move(batch, sources)
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call, unused-ignore]
+            done.record(self._side)
+        # The memory of a batch is used again once nobody holds it, so it is held until the copies are done.
+        self._copying.append((done, sources))
+        while self._copying and self._copying[0][0].query():
+            self._copying.popleft()
+        self._next = (moved, state, is_last)
 
-    def _move(self, batch: Any) -> Any:
-        if not isinstance(batch, Batch):
-            return batch
-        batch = tensors(batch)
-        for name, value in batch.items():
-            if isinstance(value, torch.Tensor):
-                # Pinned already, unless more batches are in use than the pinned memory has room for.
-                if (self.pin_memory or self._side is not None) and not value.is_pinned():
-                    value = value.pin_memory()
-                batch[name] = value if self.device is None else value.to(self.device, non_blocking=True)
-        return batch
+    def _move(self, batch: Any, sources: list[torch.Tensor] | None = None) -> Any:
+        def move(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            if (self.pin_memory or self._side is not None) and not value.is_pinned():
+                # On the way to a device, that is: more batches are in use than there is pinned memory for.
+                self._unpinned += self._side is not None
+                value = value.pin_memory()
+            if self.device is None:
+                return value
+            if sources is not None:
+                sources.append(value)
+            return value.to(self.device, non_blocking=True)
+
+        return _apply(tensors(batch), move)
 
     def state_dict(self) -> dict[str, Any]:
         """Tell where the loader stands after the last batch it gave."""
@@ -143,17 +198,27 @@ class StreamLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, also one of another world size."""
-        self._next = None
+        self._next, self._epoch_over = None, False
         self.stream.load_state_dict(state)
 
     def report(self) -> dict[str, Any]:
-        """Tell what the stream did; see ``forebay.Stream``."""
-        return self.stream.report()
+        """Tell what the stream did; see ``forebay.Stream``.
+
+        ``unpinned_tensors`` counts those that had to be copied into pinned memory first.
+        """
+        return {**self.stream.report(), "unpinned_tensors": self._unpinned}
 
     def close(self) -> None:
         """Stop reading."""
         self._next = None
+        for done, _ in self._copying:
+            done.synchronize()
+        self._copying.clear()
         self.stream.close()
+
+    def __del__(self) -> None:
+        for done, _ in getattr(self, "_copying", ()):
+            done.synchronize()
 
     def __enter__(self) -> Self:
         return self
@@ -162,18 +227,53 @@ class StreamLoader:
         self.close()
 
 
+_END = object()
+
+
+def _record(value: Any, stream: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value.record_stream(stream)
+    return value
+
+
+def _agree(state: dict[str, Any]) -> None:
+    """Refuse to begin where ranks see another data set or have other settings: they would miss samples."""
+    group = torch.distributed
+    if not (group.is_available() and group.is_initialized()) or group.get_world_size() == 1:
+        return
+    states: list[Any] = [None] * group.get_world_size()
+    group.all_gather_object(states, state)
+    differing = [rank for rank, other in enumerate(states) if other != states[0]]
+    if differing:
+        keys = sorted(key for key in states[0] if states[differing[0]].get(key) != states[0][key])
+        raise InvalidInputError(
+            f"ranks {', '.join(map(str, differing))} stream something else than rank 0 does: "
+            f"{', '.join(keys)} differ; do they all see the same shards and the same forebay.fbi?"
+        )
+
+
 class StreamDataset(IterableDataset[Any]):
     """A data set for ``DataLoader(dataset, batch_size=None, num_workers=...)``: it makes the batches itself.
 
     Each worker streams its own share: with ``n`` workers on each of ``world`` ranks, worker ``w`` of rank
     ``r`` is number ``r * n + w`` of ``world * n``, which must divide ``lanes``. Streams are opened in the
-    workers, so any way to start them works. Every iteration begins anew; for states use ``StreamLoader``.
+    workers, so any way to start them works. Every iteration is the epoch that ``set_epoch`` chose, as with
+    samplers; without a call it is the same one every time. For states use ``StreamLoader``.
     """
 
-    def __init__(self, url: str | os.PathLike[str], **options: Any) -> None:
+    def __init__(
+        self, url: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **options: Any
+    ) -> None:
         """Remember what to open."""
         self.url = url
         self.options = _ranks(options)
+        # Shared with workers that live on from one epoch to the next.
+        epoch = torch.zeros(1, dtype=torch.int64)
+        self._epoch = epoch.share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration gives."""
+        self._epoch[0] = epoch
 
     def __iter__(self) -> Iterator[Any]:
         options = dict(self.options)
@@ -182,6 +282,9 @@ class StreamDataset(IterableDataset[Any]):
             rank, world = options.get("rank") or 0, options.get("world") or 1
             options["rank"] = rank * worker.num_workers + worker.id
             options["world"] = world * worker.num_workers
+        epoch = int(self._epoch[0])
+        options["epochs"] = epoch + 1
         with stream(self.url, **options) as batches:
+            batches.load_state_dict({**batches.state_dict(), "epoch": epoch})
             for batch in batches:
-                yield tensors(batch) if isinstance(batch, Batch) else batch
+                yield tensors(batch)

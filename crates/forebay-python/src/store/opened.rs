@@ -90,6 +90,7 @@ impl Opened {
             version,
             class: self.choices.class,
             policy: self.choices.policy,
+            ..ReadOptions::default()
         }
     }
 
