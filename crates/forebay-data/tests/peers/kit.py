@@ -10,6 +10,7 @@ import json
 import random
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -55,7 +56,7 @@ class Case(unittest.TestCase):
 
     def setUp(self):
         """Make the folder."""
-        self.folder = Path(tempfile.mkdtemp(prefix="forebay-peers-"))
+        self.folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
 
     def place(self, *names):
@@ -123,8 +124,6 @@ class Case(unittest.TestCase):
 
 def run_python(script, *words):
     """Run a script with this interpreter."""
-    import sys
-
     subprocess.run([sys.executable, str(script), *map(str, words)], check=True, stdout=subprocess.DEVNULL)
 
 

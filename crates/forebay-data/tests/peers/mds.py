@@ -17,7 +17,6 @@ import numpy as np
 from streaming import LocalDataset, StreamingDataset
 from streaming.base.format.mds.encodings import mds_decode
 from streaming.base.hashing import get_hashes
-from streaming.base.util import clean_stale_shared_memory
 
 FIXTURES = pathlib.Path(__file__).parents[4] / "fixtures" / "mds"
 REPEATS = 20
@@ -48,7 +47,6 @@ def check(program, name, compression, hashes):
             check=True,
         )
         shards = len(json.loads((remote / "index.json").read_text())["shards"])
-        clean_stale_shared_memory()
         streamed = StreamingDataset(
             remote=str(remote),
             local=str(local),

@@ -8,7 +8,9 @@ of `--programs`, and the libraries that the named tests import. Ends with 0 when
 
 import argparse
 import faulthandler
+import os
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -30,8 +32,11 @@ def main():
     loader = unittest.TestLoader()
     if options.filter:
         loader.testNamePatterns = [f"*{options.filter}*"]
-    suite = loader.loadTestsFromNames(options.modules)
-    result = unittest.TextTestRunner(verbosity=2).run(suite)
+    with tempfile.TemporaryDirectory(prefix="forebay-peers-") as folder:
+        # Some libraries write to fixed names below the folder for temporary files, and leave them there.
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        suite = loader.loadTestsFromNames(options.modules)
+        result = unittest.TextTestRunner(verbosity=2).run(suite)
     # With a filter there may be none in this environment; without one that would be a mistake.
     return 0 if result.wasSuccessful() and (result.testsRun or options.filter) else 1
 

@@ -7,7 +7,6 @@ import numpy as np
 from PIL import Image
 from streaming import MDSWriter, StreamingDataset
 from streaming.base.format.mds.encodings import mds_encode
-from streaming.base.util import clean_stale_shared_memory
 
 from kit import Case, bytes_of, contents
 
@@ -127,7 +126,6 @@ class OurShards(Case):
 
     def read(self, folder, **options):
         """Read a data set with their reader."""
-        clean_stale_shared_memory()
         local = self.place(f"local-{folder.name}")
         dataset = StreamingDataset(
             remote=str(folder), local=str(local), shuffle=False, batch_size=1, **options
