@@ -101,12 +101,15 @@ impl Process {
         &self.context
     }
 
-    /// Memory for a result: from the pool while it has some, else of its own.
+    /// Memory for a result: from the pool while half of it is free, else of its own.
     ///
     /// A result belongs to the caller, who may keep any number of them; waiting here for memory that only the caller can
-    /// give back would never end.
+    /// give back would never end. The other half is for those who wait: what they hold they give back.
     pub(crate) fn result_buf(&self, len: usize) -> Result<AlignedBuf> {
-        match self.context.pool().try_lease(len) {
+        let pool = self.context.pool();
+        let stats = pool.stats();
+        let is_room = stats.leased_bytes.saturating_add(len as u64) <= stats.bytes_max / 2;
+        match is_room.then(|| pool.try_lease(len)).flatten() {
             Some(buf) => Ok(buf),
             None => self.own_buf(len),
         }

@@ -236,6 +236,21 @@ def test_several_data_sets_are_mixed_by_weight(tmp_path: Path) -> None:
         forebay.stream(urls, **{**options, "weights": [1]})
 
 
+def test_results_that_are_kept_hold_up_no_stream(data: Path) -> None:
+    (data / "large.tmp").write_bytes(bytes(8 << 20))
+    program = f"""
+        import forebay
+        forebay.configure(buffer_memory="32MiB", part_size="1MiB")
+        store = forebay.Store({str(data)!r})
+        kept = [store.read("large.tmp") for _ in range(16)]
+        with forebay.stream({str(data)!r} + "/train-{{000..003}}.tar", batch_size=10) as batches:
+            print(sum(batch.size for batch in batches))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "120"
+
+
 def test_an_index_can_be_kept(data: Path) -> None:
     forebay.stream(data, batch_size=16).close()
     assert not (data / "forebay.fbi").exists()

@@ -89,7 +89,7 @@ async fn only_columns_and_groups_that_matter_are_read() {
     assert!(narrow * 5 < wide, "{narrow} against {wide}");
     let error = keep(&dataset, "number > 1000").await.unwrap_err();
     assert!(error.to_string().contains("keeps none of 221 samples"), "{error}");
-    let error = keep(&dataset, "nmber > 1000").await.unwrap_err();
+    let error = keep(&dataset, "sizes > 1000").await.unwrap_err();
     assert!(error.hint().unwrap().contains("number"), "{error:?}");
 }
 
