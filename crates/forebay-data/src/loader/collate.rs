@@ -117,7 +117,8 @@ impl Job {
         for (place, bad) in &bad {
             self.quarantine(*place, bad)?;
         }
-        self.replace(bad.keys().copied().collect::<Vec<_>>().as_slice())?;
+        let places: Vec<usize> = bad.keys().copied().collect();
+        self.replace(&places, bad.values().next())?;
         let (parts, len) = self.lay_out();
         let mut rest = self.lease(len)?;
         let mut pieces = Vec::new();
@@ -213,10 +214,17 @@ impl Job {
     }
 
     /// Put a good sample into each of these places, in ascending order; gives which place each was taken from.
-    fn replace(&mut self, places: &[usize]) -> Result<Vec<(usize, usize)>> {
+    /// `first` is one of the bad samples, for the error where none is good.
+    fn replace(&mut self, places: &[usize], first: Option<&BadSample>) -> Result<Vec<(usize, usize)>> {
         let count = self.picks.len();
         if places.len() == count && count > 0 {
-            let message = "no sample of a batch is whole";
+            let first = first.map_or(String::new(), |bad| {
+                format!(
+                    "; sample {} of shard number {}: {}",
+                    bad.index, bad.shard, bad.reason
+                )
+            });
+            let message = format!("no sample of a batch is whole{first}");
             return Err(Error::new(ErrorKind::Corrupt, "collate", message)
                 .with_hint("forebay verify tells what is damaged"));
         }
@@ -344,7 +352,7 @@ impl Prepared {
                     bad.push(sample);
                 }
             }
-            let replaced = job.replace(&places)?;
+            let replaced = job.replace(&places, bad.last())?;
             // The samples that take their places may be longer; what was decoded lies before all that moves.
             (parts, len) = job.lay_out();
             if len > buf.len() {

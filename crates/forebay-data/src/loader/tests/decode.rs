@@ -183,9 +183,10 @@ async fn what_is_no_number_is_a_bad_sample_too() {
     wrong.decode = vec![("txt".to_owned(), Decode::Float)];
     let mut loader = Loader::new(dataset.clone(), &wrong).unwrap();
     let error = loader.next_batch().await.unwrap().unwrap_err();
+    let text = error.to_string();
     assert!(
-        error.to_string().contains("no sample of a batch is whole"),
-        "{error}"
+        text.contains("no sample of a batch is whole; sample ") && text.contains("field 'txt'"),
+        "{text}"
     );
     wrong.decode = vec![("nothing".to_owned(), Decode::Int)];
     let error = Loader::new(dataset, &wrong).unwrap_err();
