@@ -34,7 +34,7 @@ use crate::codec::{Codec, Decoder};
 use crate::filter::Outline;
 use crate::schema::Field;
 use crate::source::ShardSource;
-use crate::table::Table;
+use crate::table::{Groups, Table};
 
 /// A format of shards.
 #[async_trait]
@@ -45,8 +45,10 @@ pub trait Format: fmt::Debug + Send + Sync {
     /// Begin a pass over a shard. May look at parts of it first (a footer).
     async fn scan(&self, source: &ShardSource) -> Result<Box<dyn Scan>>;
 
-    /// What decodes the groups of a shard, for formats whose samples are rows of groups.
-    async fn decoder(&self, source: &ShardSource) -> Result<Arc<dyn GroupDecoder>> {
+    /// What decodes the groups of a shard, for formats whose samples are rows of groups. What the shard says of them is compared with the table before it
+    /// is believed.
+    async fn decoder(&self, source: &ShardSource, groups: &Groups) -> Result<Arc<dyn GroupDecoder>> {
+        let _ = groups;
         let message = format!("samples of format {} are no rows of groups", self.name());
         let error = Error::new(ErrorKind::Unsupported, "open shard", message);
         Err(source.name_in(error))
@@ -78,13 +80,16 @@ pub trait Scan: Send {
 
 /// Decodes groups of rows of one shard. Made once for a shard and kept: it holds what the shard says of its groups.
 pub trait GroupDecoder: fmt::Debug + Send + Sync {
-    /// Where the values of some columns of a group lie, ascending, with those together that are close to each other.
+    /// Where the chunk of a column of a group lies. Chunks lie in the extent of their group, and not over each other.
+    fn span(&self, group: usize, column: usize) -> Result<Span>;
+
+    /// Where the chunks of some columns of a group lie, ascending, with those together that are close to each other.
     fn spans(&self, group: usize, columns: &[usize]) -> Result<Vec<Span>>;
 
     /// Memory that some columns of a group will take, as far as the shard tells.
     fn decoded_bytes(&self, group: usize, columns: &[usize]) -> u64;
 
-    /// Some columns of a group, from their bytes; the others have no values.
+    /// Some columns of a group, from their bytes; the others have no values. Each chunk is compared with its checksum in the table before it is decoded.
     fn decode(&self, chunks: &Chunks, table: &Arc<Table>, group: usize, columns: &[usize]) -> Result<Block>;
 
     /// What is known of the values of a column in a group without looking at them.
@@ -94,7 +99,7 @@ pub trait GroupDecoder: fmt::Debug + Send + Sync {
     fn memory_bytes(&self) -> u64;
 }
 
-/// Bytes of a group: its extent, or the parts of it that hold some columns.
+/// Bytes of a group: its extent, or the parts of it that hold some chunks.
 #[derive(Debug, Clone, Default)]
 pub struct Chunks {
     parts: Vec<(u64, Bytes)>,

@@ -51,4 +51,6 @@ pub use loader::{Batch, Loader, StreamSpec};
 pub use manifest::Manifest;
 pub use schema::{Dtype, Field, Kind, Schema};
 pub use source::ShardSource;
-pub use table::{Group, Keys, Layout, SAMPLE_BYTES_MAX, Samples, Spans, Table, TableBuilder};
+pub use table::{
+    CHUNKS_MAX, Footer, Group, Groups, Keys, Layout, SAMPLE_BYTES_MAX, Samples, Spans, Table, TableBuilder,
+};

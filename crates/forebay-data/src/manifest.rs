@@ -281,7 +281,7 @@ fn check_table(table: &Table, shard: &Shard, schema: &Schema) -> Result<()> {
     table.check(shard.raw_bytes)?;
     let groups: Vec<u64> = match &table.layout {
         Layout::Samples(_) => Vec::new(),
-        Layout::Groups(groups) => groups.iter().map(|group| group.samples).collect(),
+        Layout::Groups(groups) => groups.list.iter().map(|group| group.samples).collect(),
     };
     if table.samples() != shard.samples || groups != shard.groups {
         return Err(corrupt("it has other samples than the directory says"));
@@ -328,7 +328,7 @@ fn memory_bytes(table: &Table) -> u64 {
             };
             samples.len() * (16 + 8 * samples.columns.len()) + keys
         }
-        Layout::Groups(groups) => groups.len() * size_of::<crate::table::Group>(),
+        Layout::Groups(groups) => size_of_val(&groups.list[..]) + size_of_val(&groups.chunk_crcs[..]),
     };
     (fixed + content) as u64
 }

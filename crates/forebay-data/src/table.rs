@@ -4,14 +4,19 @@
 //! reading a sample means reading a range, comparing its checksum, and slicing. Two layouts cover all formats:
 //!
 //! - [`Samples`]: every sample is one range of the shard (its *extent*, headers included), its fields are ranges within it;
-//! - [`Group`]s: samples are rows of column groups that are decoded together (Parquet).
+//! - [`Groups`]: samples are rows of column groups that are decoded together (Parquet); in `groups.rs`.
 //!
 //! Offsets count in the shard as it is after decompression of a whole-shard codec. Fields are kept column by column, in 32 bits: a sample of
 //! more than [`SAMPLE_BYTES_MAX`] is refused.
 
+mod groups;
+
 use std::ops::Range;
 
 use forebay_core::{Crc32c, Error, ErrorKind, Result, Span};
+
+pub(crate) use groups::chunks;
+pub use groups::{CHUNKS_MAX, Footer, Group, Groups};
 
 use crate::schema::{Field, Kind};
 
@@ -49,18 +54,7 @@ pub enum Layout {
     /// Each sample is a range.
     Samples(Samples),
     /// Samples are rows of groups.
-    Groups(Vec<Group>),
-}
-
-/// Rows that are read and decoded together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Group {
-    /// Its bytes in the shard.
-    pub extent: Span,
-    /// CRC-32C of them.
-    pub crc: u32,
-    /// Rows.
-    pub samples: u64,
+    Groups(Groups),
 }
 
 /// Samples that are ranges, field by field.
@@ -185,7 +179,7 @@ impl Table {
     pub fn samples(&self) -> u64 {
         match &self.layout {
             Layout::Samples(samples) => samples.len() as u64,
-            Layout::Groups(groups) => groups.iter().map(|group| group.samples).sum(),
+            Layout::Groups(groups) => groups.list.iter().map(|group| group.samples).sum(),
         }
     }
 
@@ -197,7 +191,7 @@ impl Table {
         }
         match &self.layout {
             Layout::Samples(samples) => check_samples(samples, self.fields.len(), shard_bytes),
-            Layout::Groups(groups) => check_order(groups.iter().map(|group| group.extent), shard_bytes),
+            Layout::Groups(groups) => groups.check(self.fields.len(), shard_bytes),
         }
     }
 }

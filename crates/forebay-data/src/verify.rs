@@ -1,12 +1,14 @@
 //! Compares a data set with its manifest, byte by byte, and names every damage.
 //!
-//! Each shard is read once, in order: its bytes go into the SHA-256 as they are stored and, decompressed, past the checksum of every sample or group
-//! ([`Extents`]). Damage stops nothing: the pass goes on to the end of the shard, and to the next one. When the hash of a shard differs, its format
+//! Each shard is read once, in order: its bytes go into the SHA-256 as they are stored and, decompressed, past the checksum of every sample or column chunk
+//! ([`Extents`]). Where chunks lie is told by the footer of the shard, which is read first and compared with a checksum of its own; without it no row can be
+//! read, and none counts as whole. Damage stops nothing: the pass goes on to the end of the shard, and to the next one. When the hash of a shard differs, its format
 //! has a second look, which may find damage between samples (headers, footers) and say in words what is wrong. Memory is that of a few pieces and
 //! one table per shard at work.
 
 mod extents;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use forebay_core::{ErrorKind, Key, Ledger, Result};
@@ -21,7 +23,7 @@ use crate::format::tabulate;
 use crate::manifest::Shard;
 use crate::source::ShardSource;
 use crate::table::{Layout, Table};
-use extents::Extents;
+use extents::{Extents, Part};
 
 /// Damaged samples named for one shard; the rest is counted. A shard that is torn in the middle has one for each sample behind.
 pub const DAMAGES_NAMED_MAX: usize = 100;
@@ -38,8 +40,8 @@ pub enum DamageKind {
     Sha256,
     /// The bytes of a sample do not have its checksum.
     SampleCrc,
-    /// The bytes of a group of samples do not have its checksum.
-    GroupCrc,
+    /// The bytes of a column of a group of samples do not have their checksum.
+    ChunkCrc,
     /// The shard no longer follows its format, or does not decompress.
     Format,
     /// The shard could not be read.
@@ -54,7 +56,7 @@ impl DamageKind {
             Self::Size => "size",
             Self::Sha256 => "sha256",
             Self::SampleCrc => "sample crc",
-            Self::GroupCrc => "group crc",
+            Self::ChunkCrc => "chunk crc",
             Self::Format => "format",
             Self::Unreadable => "unreadable",
         }
@@ -68,13 +70,19 @@ pub struct Damage {
     pub shard: Key,
     /// What kind of damage.
     pub kind: DamageKind,
-    /// Number of the sample, or of the group, in the shard.
+    /// Number of the sample in the shard.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample: Option<u64>,
     /// Key of the sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Where the sample or group begins, after decompression.
+    /// Number of the group in the shard, where samples are rows of groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<u64>,
+    /// The column of the group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    /// Where the sample or column chunk begins, after decompression.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
     /// In words.
@@ -167,6 +175,8 @@ impl Found {
             kind,
             sample: None,
             key: None,
+            group: None,
+            column: None,
             offset: None,
             message,
         });
@@ -200,10 +210,11 @@ async fn verify_shard(dataset: &Dataset, number: usize, progress: &dyn Progress)
     let source = ShardSource::new(Arc::clone(dataset.store()), meta, dataset.context());
     let mut pass = Pass {
         shard,
-        extents: Extents::new(&table),
+        extents: extents_of(dataset, &source, &table, shard, &mut found).await,
         table: &table,
         decoder: Decoder::new(shard.codec),
         is_readable: true,
+        groups_damaged: HashSet::new(),
     };
     let read = pass.run(&source, &mut found, progress).await;
     let is_same = match read {
@@ -220,6 +231,36 @@ async fn verify_shard(dataset: &Dataset, number: usize, progress: &dyn Progress)
         look_again(dataset, &source, shard, &mut found).await;
     }
     Ok(found)
+}
+
+/// What of a shard has a checksum. The chunks of a shard whose footer is not the one that was indexed are unknown: that is a damage by itself.
+async fn extents_of<'a>(
+    dataset: &Dataset,
+    source: &ShardSource,
+    table: &'a Table,
+    shard: &Shard,
+    found: &mut Found,
+) -> Extents<'a> {
+    let groups = match &table.layout {
+        Layout::Samples(samples) => return Extents::of_samples(samples),
+        Layout::Groups(groups) => groups,
+    };
+    let opened = async {
+        let format = dataset.format().await?;
+        let decoder = format.decoder(source, groups).await?;
+        Extents::of_chunks(groups, table.fields.len(), &*decoder)
+    };
+    match opened.await {
+        Ok(extents) => extents,
+        Err(error) => {
+            let kind = match error.kind() {
+                ErrorKind::Corrupt | ErrorKind::LimitExceeded | ErrorKind::Unsupported => DamageKind::Format,
+                _ => DamageKind::Unreadable,
+            };
+            found.add_whole(shard, kind, error.to_string());
+            Extents::unknown()
+        }
+    }
 }
 
 /// What the format itself says of a shard that has changed: it sees headers, which no sample holds.
@@ -247,6 +288,8 @@ struct Pass<'a> {
     decoder: Decoder,
     /// False once the shard does not decompress any more: the rest of it is hashed only.
     is_readable: bool,
+    /// Groups of which a column is damaged.
+    groups_damaged: HashSet<u32>,
 }
 
 impl Pass<'_> {
@@ -279,10 +322,13 @@ impl Pass<'_> {
             table,
             extents,
             decoder,
+            groups_damaged,
             ..
         } = self;
         let fed = decoder.feed(piece, &mut |raw| {
-            extents.feed(raw, &mut |extent| judge(shard, table, extent, found));
+            extents.feed(raw, &mut |extent| {
+                judge(shard, table, extent, groups_damaged, found);
+            });
             Ok(())
         });
         if let Err(error) = fed {
@@ -293,24 +339,36 @@ impl Pass<'_> {
 
     /// What the shard ended before.
     fn finish(&mut self, found: &mut Found) {
-        let (shard, table) = (self.shard, self.table);
-        self.extents
-            .finish(&mut |extent| judge(shard, table, extent, found));
+        let Self {
+            shard,
+            table,
+            extents,
+            groups_damaged,
+            ..
+        } = self;
+        extents.finish(&mut |extent| judge(shard, table, extent, groups_damaged, found));
+        if let (Layout::Groups(groups), true) = (&table.layout, extents.are_known()) {
+            let whole = (0u32..).zip(&groups.list);
+            let whole = whole.filter(|(number, _)| !groups_damaged.contains(number));
+            found.samples_whole += whole.map(|(_, group)| group.samples).sum::<u64>();
+        }
     }
 }
 
-/// Count a sample or group that is whole, and name one that is not.
-fn judge(shard: &Shard, table: &Table, extent: extents::Checked, found: &mut Found) {
-    let number = extent.number as usize;
-    let (kind, samples, key) = match &table.layout {
-        Layout::Samples(samples) => (DamageKind::SampleCrc, 1, samples.keys.get(number)),
-        Layout::Groups(groups) => {
-            let samples = groups.get(number).map_or(0, |group| group.samples);
-            (DamageKind::GroupCrc, samples, None)
-        }
+/// Count a sample that is whole, and name a sample or chunk that is not.
+fn judge(
+    shard: &Shard,
+    table: &Table,
+    extent: extents::Checked,
+    groups_damaged: &mut HashSet<u32>,
+    found: &mut Found,
+) {
+    let samples = match (&table.layout, extent.part) {
+        (Layout::Samples(samples), Part::Sample { .. }) => Some(samples),
+        _ => None,
     };
     if extent.is_whole {
-        found.samples_whole += samples;
+        found.samples_whole += u64::from(samples.is_some());
         return;
     }
     let what = if extent.is_cut_off {
@@ -318,17 +376,36 @@ fn judge(shard: &Shard, table: &Table, extent: extents::Checked, found: &mut Fou
     } else {
         "does not have its checksum"
     };
-    let noun = if kind == DamageKind::SampleCrc {
-        "sample"
-    } else {
-        "group"
-    };
-    found.add(Damage {
+    let start = extent.start;
+    let mut damage = Damage {
         shard: shard.key.clone(),
-        kind,
-        sample: Some(extent.number),
-        key: key.map(str::to_owned),
-        offset: Some(extent.start),
-        message: format!("{noun} {} at byte {} {what}", extent.number, extent.start),
-    });
+        kind: DamageKind::SampleCrc,
+        sample: None,
+        key: None,
+        group: None,
+        column: None,
+        offset: Some(start),
+        message: String::new(),
+    };
+    match extent.part {
+        Part::Sample { number } => {
+            let key = samples.and_then(|samples| samples.keys.get(number));
+            damage.sample = Some(number as u64);
+            damage.key = key.map(str::to_owned);
+            damage.message = format!("sample {number} at byte {start} {what}");
+        }
+        Part::Chunk { group, column } => {
+            groups_damaged.insert(group);
+            let field = table.fields.get(column as usize);
+            let name = field.map_or(String::new(), |field| field.name.clone());
+            damage.kind = DamageKind::ChunkCrc;
+            damage.group = Some(u64::from(group));
+            damage.message = format!(
+                "column '{}' of group {group} at byte {start} {what}",
+                name.escape_debug()
+            );
+            damage.column = Some(name);
+        }
+    }
+    found.add(damage);
 }

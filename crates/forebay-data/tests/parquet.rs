@@ -12,10 +12,10 @@ mod written;
 use std::sync::Arc;
 
 use common::{Expected, expected, file_bytes, names, source};
-use forebay_core::ErrorKind;
+use forebay_core::{ErrorKind, Span, crc32c};
 use forebay_data::filter::Filter;
 use forebay_data::format::parquet::{File, Parquet};
-use forebay_data::format::{scan_bytes, tabulate};
+use forebay_data::format::{GroupDecoder, scan_bytes, tabulate};
 use forebay_data::{Block, Layout};
 
 fn compare(name: &str, block: &Block, expected: &Expected) {
@@ -52,12 +52,18 @@ async fn what_pyarrow_writes_is_read() {
         let Layout::Groups(groups) = &table.layout else {
             panic!("{name}")
         };
-        let rows: Vec<u64> = groups.iter().map(|group| group.samples).collect();
+        let rows: Vec<u64> = groups.list.iter().map(|group| group.samples).collect();
+        let slice = |span: Span| bytes.slice(span.relative_to(0));
+        assert_eq!(crc32c(&slice(groups.footer.extent)), groups.footer.crc, "{name}");
+        assert_eq!(groups.footer.extent.end() + 8, bytes.len() as u64, "{name}");
         assert_eq!(rows, expected.groups, "{name}");
         let (file, _) = File::open(&source, columns.as_deref()).await.unwrap();
-        for (index, group) in groups.iter().enumerate() {
-            let extent = bytes.slice(group.extent.start() as usize..group.extent.end() as usize);
-            assert_eq!(forebay_core::crc32c(&extent), group.crc, "{name}");
+        for (index, group) in groups.list.iter().enumerate() {
+            let extent = slice(group.extent);
+            for column in 0..table.fields.len() {
+                let chunk = slice(file.span(index, column).unwrap());
+                assert_eq!(groups.chunk_crc(index, column), Some(crc32c(&chunk)), "{name}");
+            }
             let decoded = file.decode_bytes(&extent, &table, index, None, None).unwrap();
             assert!(decoded.rows.is_none());
             compare(&name, &decoded.block, &expected);

@@ -3,6 +3,8 @@
 #[path = "parquet/common.rs"]
 #[expect(dead_code, reason = "shared with the tests of Parquet")]
 mod common;
+#[path = "row_stream/damaged.rs"]
+mod damaged;
 #[path = "row_stream/filtered.rs"]
 mod filtered;
 
@@ -10,10 +12,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::{expected, hex};
-use forebay_core::{ErrorKind, Key, Seed};
+use forebay_core::{ErrorKind, Key, Seed, Span};
 use forebay_data::dataset::{OpenOptions, Touched};
-use forebay_data::format::parquet::{ParquetOptions, ParquetWriter};
-use forebay_data::format::{SampleRef, ShardWriter};
+use forebay_data::format::parquet::{File, ParquetOptions, ParquetWriter};
+use forebay_data::format::{GroupDecoder, SampleRef, ShardWriter};
 use forebay_data::loader::{BadPolicy, Batch, SampleKey};
 use forebay_data::manifest::FormatSpec;
 use forebay_data::order::{Last, OrderSpec};
@@ -26,6 +28,54 @@ async fn put(store: &Arc<dyn Store>, name: &str, bytes: &[u8]) {
         .put_bytes(&key, bytes, &PutOptions::default())
         .await
         .unwrap();
+}
+
+/// The bytes of a file that `written` wrote.
+async fn bytes_of(dataset: &Dataset, store: &Arc<dyn Store>, shard: usize) -> Vec<u8> {
+    let meta = store.head(&dataset.shards()[shard].key).await.unwrap();
+    let (span, options) = (Span::first(meta.size), ReadOptions::default());
+    let read = store.read(&meta.key, span, &options, dataset.context()).await;
+    read.unwrap().0.to_vec()
+}
+
+/// Where a file has a field.
+fn column_of(file: &File, name: &str) -> usize {
+    let mut fields = file.fields().iter();
+    fields.position(|field| field.name == name).unwrap()
+}
+
+/// Bytes of the chunks of a column, over all files.
+async fn chunk_bytes(dataset: &Dataset, store: &Arc<dyn Store>, name: &str) -> u64 {
+    let mut sum = 0;
+    for shard in 0..dataset.shards().len() {
+        let bytes = bytes_of(dataset, store, shard).await.into();
+        let file = File::from_bytes(&bytes, None).unwrap();
+        let column = column_of(&file, name);
+        let groups = 0..file.groups().len();
+        sum += groups
+            .map(|group| file.span(group, column).unwrap().len())
+            .sum::<u64>();
+    }
+    sum
+}
+
+/// The data set in a copy of its store where one bit of one file is another; its manifest is the same.
+async fn with_flip(dataset: &Dataset, store: &Arc<dyn Store>, shard: usize, at: u64) -> Dataset {
+    let copy: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for (number, row) in dataset.shards().iter().enumerate() {
+        let mut bytes = bytes_of(dataset, store, number).await;
+        if number == shard {
+            bytes[usize::try_from(at).unwrap()] ^= 1;
+        }
+        put(&copy, row.key.as_str(), &bytes).await;
+    }
+    let options = OpenOptions {
+        touched: Touched::Accept,
+        ..OpenOptions::default()
+    };
+    let manifest = dataset.manifest().clone();
+    let opened = Dataset::open_indexed(copy, dataset.context(), manifest, &options).await;
+    opened.unwrap()
 }
 
 async fn open(store: &Arc<dyn Store>, format: Option<FormatSpec>) -> Dataset {
@@ -282,8 +332,8 @@ async fn every_row_comes_once_in_an_epoch_and_resuming_is_exact() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_columns_are_read_alone_and_whole_groups_are_verified() {
-    let (dataset, _) = written(&SIZES).await;
+async fn small_columns_are_read_alone_and_everything_is_verified() {
+    let (dataset, store) = written(&SIZES).await;
     let stored: u64 = dataset.shards().iter().map(|shard| shard.stored_bytes).sum();
     let mut all = several();
     all.epochs = Some(1);
@@ -295,13 +345,11 @@ async fn small_columns_are_read_alone_and_whole_groups_are_verified() {
         "{ledger}"
     );
     all.fields = Some(vec!["number".to_owned()]);
-    let mut loader = Loader::new(dataset, &all).unwrap();
+    let mut loader = Loader::new(dataset.clone(), &all).unwrap();
     assert_eq!(numbers(&mut loader).await, whole);
     let ledger = loader.report().ledger;
-    assert_eq!(
-        ledger.verified_bytes, 0,
-        "chunks have no checksum in the manifest"
-    );
+    let chunks = chunk_bytes(&dataset, &store, "number").await;
+    assert_eq!(ledger.verified_bytes, chunks, "every chunk that was read");
     assert!(ledger.bytes() < stored / 2, "{ledger}");
 }
 
@@ -316,9 +364,9 @@ async fn lanes_share_a_group_instead_of_decoding_it_again() {
     let Layout::Groups(groups) = &table.layout else {
         panic!("{table:?}")
     };
-    assert_eq!(groups.len(), 1);
+    assert_eq!(groups.list.len(), 1);
     let verified = loader.report().ledger.verified_bytes;
-    assert_eq!(verified, groups[0].extent.len(), "read once for eight lanes");
+    assert_eq!(verified, groups.list[0].extent.len(), "read once for eight lanes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -328,21 +376,8 @@ async fn a_damaged_group_is_for_the_policy_to_judge() {
     let Layout::Groups(groups) = &table.layout else {
         panic!("{table:?}")
     };
-    let key = Key::parse("002.parquet").unwrap();
-    let (size, options) = (store.head(&key).await.unwrap().size, ReadOptions::default());
-    let span = forebay_core::Span::first(size);
-    let context = dataset.context();
-    let (bytes, _) = store.read(&key, span, &options, context).await.unwrap();
-    let mut bytes = bytes.to_vec();
-    bytes[groups[3].extent.end() as usize - 900] ^= 1;
-    put(&store, "002.parquet", &bytes).await;
-    let options = OpenOptions {
-        touched: Touched::Accept,
-        ..OpenOptions::default()
-    };
-    let manifest = dataset.manifest().clone();
-    let damaged = Dataset::open_indexed(store, context, manifest, &options).await;
-    let damaged = damaged.unwrap();
+    let groups = &groups.list;
+    let damaged = with_flip(&dataset, &store, 2, groups[3].extent.end() - 900).await;
 
     let mut stopping = Loader::new(damaged.clone(), &several()).unwrap();
     let error = loop {

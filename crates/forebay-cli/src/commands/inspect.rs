@@ -10,7 +10,7 @@ use std::sync::Arc;
 use forebay_core::{ByteSize, Error, ErrorKind, Key, Result};
 use forebay_data::dataset::{Check, OpenOptions, Place, Progress, UseManifest, discover};
 use forebay_data::manifest::{FormatSpec, Shard};
-use forebay_data::{Dataset, Field, Group, Layout, Samples, Table};
+use forebay_data::{Dataset, Field, Group, Groups, Layout, Samples, Table};
 use forebay_store::Context;
 use serde::Serialize;
 
@@ -58,9 +58,16 @@ enum Row<'a> {
         number: u64,
         offset: u64,
         bytes: u64,
-        crc32c: String,
         samples: u64,
+        chunks: Vec<Chunk<'a>>,
     },
+}
+
+/// A column of a group.
+#[derive(Debug, Serialize)]
+struct Chunk<'a> {
+    name: &'a str,
+    crc32c: String,
 }
 
 /// Where one field of a sample is.
@@ -84,7 +91,7 @@ pub(super) async fn run(args: &InspectArgs, app: &App) -> Printed<Exit> {
         // A row is shown by its group: it has no place of its own.
         let shown = match &table.layout {
             Layout::Samples(_) => number,
-            Layout::Groups(groups) => find_row(groups, number).map_or(0, |(group, _)| group as u64),
+            Layout::Groups(groups) => find_row(&groups.list, number).map_or(0, |(group, _)| group as u64),
         };
         show_rows(&dataset, shard, &table, shown, 1, app.printer())?;
         if let Some(dir) = &args.extract {
@@ -283,12 +290,12 @@ fn show_rows(
     };
     let all = match &table.layout {
         Layout::Samples(samples) => samples.len() as u64,
-        Layout::Groups(groups) => groups.len() as u64,
+        Layout::Groups(groups) => groups.list.len() as u64,
     };
     let numbers = first..first.saturating_add(count).min(all);
     let rows = numbers.clone().filter_map(|number| match &table.layout {
         Layout::Samples(samples) => sample_row(key, table, samples, number),
-        Layout::Groups(groups) => group_row(key, groups, number),
+        Layout::Groups(groups) => group_row(key, table, groups, number),
     });
     if printer.is_json() {
         for row in rows {
@@ -323,15 +330,23 @@ fn sample_row<'a>(shard: &'a Key, table: &'a Table, samples: &'a Samples, number
     })
 }
 
-fn group_row<'a>(shard: &'a Key, groups: &[Group], number: u64) -> Option<Row<'a>> {
-    let group = groups.get(usize::try_from(number).ok()?)?;
+fn group_row<'a>(shard: &'a Key, table: &'a Table, groups: &Groups, number: u64) -> Option<Row<'a>> {
+    let index = usize::try_from(number).ok()?;
+    let group = groups.list.get(index)?;
+    let fields = table.fields.iter().enumerate();
+    let chunks = fields.filter_map(|(column, field)| {
+        Some(Chunk {
+            name: &field.name,
+            crc32c: format!("{:08x}", groups.chunk_crc(index, column)?),
+        })
+    });
     Some(Row::Group {
         shard,
         number,
         offset: group.extent.start(),
         bytes: group.extent.len(),
-        crc32c: format!("{:08x}", group.crc),
         samples: group.samples,
+        chunks: chunks.collect(),
     })
 }
 
@@ -374,17 +389,23 @@ fn show_grid<'a>(rows: impl Iterator<Item = Row<'a>>, printer: &Printer) -> Prin
                 number,
                 offset,
                 bytes,
-                crc32c,
                 samples,
-            } => grid.row([
-                visible(shard.as_str()),
-                number.to_string(),
-                "-".to_owned(),
-                offset.to_string(),
-                bytes.to_string(),
-                crc32c,
-                count(samples, "row"),
-            ]),
+                chunks,
+            } => {
+                let sums = chunks
+                    .iter()
+                    .map(|chunk| format!("{} {}", visible(chunk.name), chunk.crc32c));
+                let sums = sums.collect::<Vec<_>>().join(", ");
+                grid.row([
+                    visible(shard.as_str()),
+                    number.to_string(),
+                    "-".to_owned(),
+                    offset.to_string(),
+                    bytes.to_string(),
+                    "-".to_owned(),
+                    format!("{} (crc32c of {sums})", count(samples, "row")),
+                ]);
+            }
             Row::Dataset { .. } | Row::Shard { .. } => {}
         }
     }

@@ -321,7 +321,12 @@ fn rows_of_parquet_are_streamed_verified_and_looked_at() {
     bytes[at] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
     let ran = sandbox.run(["verify", "p"]).exits(1);
-    assert!(ran.out.contains("group crc: group 1 at byte"), "{}", ran.out);
+    assert!(
+        ran.out
+            .contains("x.parquet: chunk crc: column 'text' of group 1 at byte"),
+        "{}",
+        ran.out
+    );
     sandbox
         .run(["stream", "p"])
         .exits(2)

@@ -1,16 +1,15 @@
 //! Groups of rows: what is read of one, and what becomes of it.
 //!
 //! ```text
-//! columns wanted --> GroupRead: the whole extent, or some chunks of it --fetch--> bytes --check, decode--> Block
+//! columns wanted --> GroupRead: their chunks, those together that are close --fetch--> bytes --compare, decode--> Block
 //! ```
 //!
-//! The manifest has one checksum for the extent of a group. It is compared where the whole extent is read, which is whenever the columns asked for are a
-//! large part of it. Chunks that are read alone are checked by what the format itself has (Parquet: checksums of pages, where the writer made them), and the
-//! ledger does not count them as verified.
+//! The manifest has a checksum for each chunk, and one for the footer that says where chunks lie. Both are compared before they are used, so everything that is
+//! decoded is verified, however few columns are asked for.
 
 use std::sync::Arc;
 
-use forebay_core::{Error, ErrorKind, Ledger, Result, Span, crc32c};
+use forebay_core::{Error, ErrorKind, Ledger, Result, Span};
 use forebay_io::{AlignedBuf, Pages};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
@@ -19,16 +18,12 @@ use crate::block::Block;
 use crate::format::{Chunks, GroupDecoder};
 use crate::kept::Kept;
 use crate::source::ShardSource;
-use crate::table::{Group, Layout, Table};
+use crate::table::{Layout, Table};
 
 /// Memory that decoders may take: footers of a thousand files with some hundred column chunks each.
 const DECODERS_BYTES_MAX: u64 = 64 << 20;
 
-/// Chunks are read alone where they are less than one part in so many of their group: reading less than twice as fast is not worth doing without the
-/// checksum of the manifest.
-const SAVING_MIN: u64 = 2;
-
-/// Chunks of one group that are asked for at once.
+/// Ranges of one group that are asked for at once.
 const SPANS_AT_ONCE_MAX: usize = 8;
 
 /// What direct I/O asks for on every device met so far; a range that is read is widened to it.
@@ -43,8 +38,11 @@ impl Dataset {
     /// What decodes the groups of a shard: opened when it is first asked for, then kept as long as there is room.
     pub(crate) async fn decoder(&self, shard: usize) -> Result<Arc<dyn GroupDecoder>> {
         let open = || async {
-            let source = self.source(shard).await?;
-            self.format().await?.decoder(&source).await
+            let (source, table) = (self.source(shard).await?, self.table(shard).await?);
+            let Layout::Groups(groups) = &table.layout else {
+                return Err(internal("its samples are no rows of groups"));
+            };
+            self.format().await?.decoder(&source, groups).await
         };
         let cell = self.0.decoders.cell(shard);
         let decoder = cell.get_or_try_init(open).await?;
@@ -77,10 +75,10 @@ pub(crate) struct GroupRead {
     decoder: Arc<dyn GroupDecoder>,
     table: Arc<Table>,
     number: usize,
-    group: Group,
     columns: Arc<[usize]>,
     spans: Vec<Span>,
-    is_whole: bool,
+    /// Of the chunks, without what lies between them.
+    chunk_bytes: u64,
 }
 
 impl GroupRead {
@@ -92,25 +90,29 @@ impl GroupRead {
         columns: Arc<[usize]>,
     ) -> Result<Self> {
         let group = match &table.layout {
-            Layout::Groups(groups) => groups.get(number).copied(),
+            Layout::Groups(groups) => groups.list.get(number).copied(),
             Layout::Samples(_) => None,
         };
         let group = group.ok_or_else(|| internal(&format!("there is no group {number}")))?;
         let spans = decoder.spans(number, &columns)?;
-        let bytes = spans
-            .iter()
-            .fold(0u64, |bytes, span| bytes.saturating_add(span.len()));
-        // A footer that says something else than the table is found out by decoding; nothing is read outside of the extent.
-        let is_inside = spans.iter().all(|span| group.extent.contains(*span));
-        let is_whole = !is_inside || bytes.saturating_mul(SAVING_MIN) > group.extent.len();
+        if !spans.iter().all(|span| group.extent.contains(*span)) {
+            let message = format!("columns of group {number} lie outside of it");
+            return Err(Error::new(ErrorKind::Corrupt, "read group", message));
+        }
+        let mut wanted = columns.to_vec();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut chunk_bytes = 0u64;
+        for column in wanted {
+            chunk_bytes = chunk_bytes.saturating_add(decoder.span(number, column)?.len());
+        }
         Ok(Self {
-            spans: if is_whole { vec![group.extent] } else { spans },
             decoder,
             table,
             number,
-            group,
             columns,
-            is_whole,
+            spans,
+            chunk_bytes,
         })
     }
 
@@ -139,25 +141,13 @@ impl GroupRead {
         Ok((chunks, total))
     }
 
-    /// Bytes that [`decode`](Self::decode) compares with the checksum of the manifest.
+    /// Bytes that [`decode`](Self::decode) compares with the checksums of the manifest.
     pub(crate) fn verified_bytes(&self) -> u64 {
-        if self.is_whole { self.group.extent.len() } else { 0 }
+        self.chunk_bytes
     }
 
     /// Compare what was read with the manifest, and decode it. Takes a while: not for threads that others wait for.
     pub(crate) fn decode(&self, chunks: &Chunks) -> Result<Block> {
-        if self.is_whole {
-            let extent = chunks.get(self.group.extent);
-            let extent = extent.ok_or_else(|| internal("a group was read in part"))?;
-            if crc32c(&extent) != self.group.crc {
-                let message = format!(
-                    "row group {} does not have the checksum of the manifest",
-                    self.number
-                );
-                return Err(Error::new(ErrorKind::Corrupt, "read group", message)
-                    .with_hint("forebay verify names every damage"));
-            }
-        }
         self.decoder
             .decode(chunks, &self.table, self.number, &self.columns)
     }

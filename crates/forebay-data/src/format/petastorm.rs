@@ -29,6 +29,7 @@ use super::{Format, GroupDecoder, Scan};
 use crate::codec::Codec;
 use crate::schema::Kind;
 use crate::source::ShardSource;
+use crate::table::Groups;
 
 /// The file beside the Parquet files that has the schema.
 pub const COMMON_METADATA: &str = "_common_metadata";
@@ -109,9 +110,9 @@ impl Format for Petastorm {
         Ok(file.scan())
     }
 
-    async fn decoder(&self, source: &ShardSource) -> Result<Arc<dyn GroupDecoder>> {
-        let (file, _) = self.open_file(source).await?;
-        Ok(Arc::new(file))
+    async fn decoder(&self, source: &ShardSource, groups: &Groups) -> Result<Arc<dyn GroupDecoder>> {
+        let (file, _) = File::open_known(source, self.columns.as_deref(), &groups.footer).await?;
+        Ok(Arc::new(self.describe(file)))
     }
 
     /// The format compresses within; a footer could not be found in a file that is compressed as a whole.

@@ -86,9 +86,13 @@ impl Reader {
                 let decoder = self.dataset.decoder(number).await?;
                 let columns = self.own_columns(&table);
                 let range = range_of(&block.samples, selection.as_deref())?;
-                let shares = groups_in(groups, &range).map(|(number, group, rows)| {
+                let shares = groups_in(&groups.list, &range).map(|(number, group, rows)| {
                     let part = rows.end.min(range.end) - rows.start.max(range.start);
-                    let bytes = decoder.decoded_bytes(number, &columns).max(group.extent.len());
+                    let stored = decoder.spans(number, &columns).unwrap_or_default();
+                    let stored = stored
+                        .iter()
+                        .fold(0, |bytes: u64, span| bytes.saturating_add(span.len()));
+                    let bytes = decoder.decoded_bytes(number, &columns).max(stored);
                     let share = u128::from(bytes) * u128::from(part) / u128::from(group.samples.max(1));
                     u64::try_from(share).unwrap_or(u64::MAX)
                 });
@@ -148,7 +152,7 @@ impl Reader {
                         None => true,
                     };
                     let shard = (number, &table);
-                    self.rows(&source, shard, groups, &range, &is_wanted, &mut times)
+                    self.rows(&source, shard, &groups.list, &range, &is_wanted, &mut times)
                         .await
                 }
             }

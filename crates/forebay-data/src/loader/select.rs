@@ -153,7 +153,7 @@ impl Judge {
                 let decoder = self.dataset.decoder(shard).await?;
                 let columns = self.reader.columns(&table);
                 let mut end = 0;
-                let ranges = groups.iter().enumerate().map(|(number, group)| {
+                let ranges = groups.list.iter().enumerate().map(|(number, group)| {
                     end += group.samples;
                     let may_keep = self.filter.may_keep(&|column| match columns.get(column) {
                         Some(Some(own)) => decoder.outline(number, *own),

@@ -114,7 +114,7 @@ impl ManifestWriter {
             samples: table.samples(),
             groups: match &table.layout {
                 Layout::Samples(_) => Vec::new(),
-                Layout::Groups(groups) => groups.iter().map(|group| group.samples).collect(),
+                Layout::Groups(groups) => groups.list.iter().map(|group| group.samples).collect(),
             },
             version: meta.version.as_deref().map_or(0, digest_u64),
             section,

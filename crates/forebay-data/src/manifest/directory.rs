@@ -13,7 +13,7 @@ use crate::codec::Codec;
 use crate::schema::Schema;
 
 /// The format this version writes, and the only one there is so far.
-pub const MANIFEST_FORMAT: u32 = 1;
+pub const MANIFEST_FORMAT: u32 = 2;
 
 /// Largest directory: some three million shards.
 pub(super) const DIRECTORY_BYTES_MAX: u64 = 512 << 20;
@@ -405,7 +405,7 @@ fn check_format(format: u32) -> Result<()> {
     let hint = if format > MANIFEST_FORMAT {
         "use the version of Forebay that wrote it, or a later one, or write the manifest anew: forebay index --force"
     } else {
-        "no version has written such a format; write the manifest anew: forebay index --force"
+        "no release has written such a format; write the manifest anew: forebay index --force"
     };
     Err(Error::new(ErrorKind::Unsupported, "read manifest", message).with_hint(hint))
 }

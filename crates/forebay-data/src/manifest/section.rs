@@ -6,7 +6,7 @@ use forebay_core::{ByteSize, Error, ErrorKind, Result, Span, crc32c};
 
 use super::cursor::{Cursor, put_planes_u32, put_planes_u64};
 use crate::schema::Field;
-use crate::table::{FIELDS_MAX, Group, Keys, Layout, Samples, Spans, Table};
+use crate::table::{FIELDS_MAX, Footer, Group, Groups, Keys, Layout, Samples, Spans, Table, chunks};
 
 /// Longest section, stored or decompressed: room for some twenty million samples with keys and five fields, in memory of the same order.
 pub(super) const SECTION_BYTES_MAX: u64 = 2 << 30;
@@ -25,7 +25,7 @@ const LAYOUT_SAMPLES: u8 = 0;
 const LAYOUT_GROUPS: u8 = 1;
 
 /// Bytes of one group.
-const GROUP_BYTES: usize = 28;
+const GROUP_BYTES: usize = 24;
 
 /// Where a section lies and what it must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,13 +86,8 @@ fn encode_raw(table: &Table) -> Result<Vec<u8>> {
             put_samples(&mut raw, samples)?;
         }
         Layout::Groups(groups) => {
-            put_len(&mut raw, groups.len())?;
-            for group in groups {
-                raw.extend(group.extent.start().to_le_bytes());
-                raw.extend(group.extent.len().to_le_bytes());
-                raw.extend(group.crc.to_le_bytes());
-                raw.extend(group.samples.to_le_bytes());
-            }
+            put_len(&mut raw, groups.list.len())?;
+            put_groups(&mut raw, groups);
         }
     }
     Ok(raw)
@@ -108,6 +103,19 @@ fn put_len(raw: &mut Vec<u8>, len: usize) -> Result<()> {
     })?;
     raw.extend(len.to_le_bytes());
     Ok(())
+}
+
+fn put_groups(raw: &mut Vec<u8>, groups: &Groups) {
+    let Footer { extent, crc } = groups.footer;
+    raw.extend(extent.start().to_le_bytes());
+    raw.extend(extent.len().to_le_bytes());
+    raw.extend(crc.to_le_bytes());
+    for group in &groups.list {
+        raw.extend(group.extent.start().to_le_bytes());
+        raw.extend(group.extent.len().to_le_bytes());
+        raw.extend(group.samples.to_le_bytes());
+    }
+    put_planes_u32(raw, &groups.chunk_crcs.iter().copied());
 }
 
 fn put_samples(raw: &mut Vec<u8>, samples: &Samples) -> Result<()> {
@@ -178,7 +186,7 @@ pub(super) fn decode_raw(raw: &[u8]) -> Result<Table> {
     let count = cursor.u32()? as usize;
     let layout = match layout {
         LAYOUT_SAMPLES => Layout::Samples(read_samples(&mut cursor, count, fields.len())?),
-        LAYOUT_GROUPS => Layout::Groups(read_groups(&mut cursor, count)?),
+        LAYOUT_GROUPS => Layout::Groups(read_groups(&mut cursor, count, fields.len())?),
         _ => return Err(corrupt("a section of an unknown layout")),
     };
     cursor.finish()?;
@@ -230,26 +238,38 @@ fn read_keys(cursor: &mut Cursor<'_>, count: usize) -> Result<Keys> {
     Ok(Keys::Named { text, ends })
 }
 
-fn read_groups(cursor: &mut Cursor<'_>, count: usize) -> Result<Vec<Group>> {
-    if count.checked_mul(GROUP_BYTES) != Some(cursor.left()) {
-        return Err(cursor.corrupt("another number of groups than it says"));
+fn read_groups(cursor: &mut Cursor<'_>, count: usize, fields: usize) -> Result<Groups> {
+    let footer = Footer {
+        extent: read_span(cursor, "the footer ends beyond every shard")?,
+        crc: cursor.u32()?,
+    };
+    let chunks = chunks(count, fields)?;
+    let expected = count
+        .checked_mul(GROUP_BYTES)
+        .and_then(|bytes| bytes.checked_add(chunks.checked_mul(size_of::<u32>())?));
+    if expected != Some(cursor.left()) {
+        return Err(cursor.corrupt("another number of groups or chunks than it says"));
     }
-    let mut groups = Vec::with_capacity(count);
+    let mut list = Vec::with_capacity(count);
     let mut samples_all = 0u64;
     for _ in 0..count {
-        let (start, len) = (cursor.u64()?, cursor.u64()?);
-        let extent = Span::at(start, len).map_err(|error| {
-            cursor
-                .corrupt("a group ends beyond every shard")
-                .with_source(error)
-        })?;
-        let (crc, samples) = (cursor.u32()?, cursor.u64()?);
+        let extent = read_span(cursor, "a group ends beyond every shard")?;
+        let samples = cursor.u64()?;
         samples_all = samples_all
             .checked_add(samples)
             .ok_or_else(|| cursor.corrupt("more samples than can be counted"))?;
-        groups.push(Group { extent, crc, samples });
+        list.push(Group { extent, samples });
     }
-    Ok(groups)
+    Ok(Groups {
+        footer,
+        list,
+        chunk_crcs: cursor.planes_u32(chunks)?,
+    })
+}
+
+fn read_span(cursor: &mut Cursor<'_>, beyond: &str) -> Result<Span> {
+    let (start, len) = (cursor.u64()?, cursor.u64()?);
+    Span::at(start, len).map_err(|error| cursor.corrupt(beyond).with_source(error))
 }
 
 fn corrupt(message: &str) -> Error {

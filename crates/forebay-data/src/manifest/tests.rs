@@ -10,9 +10,12 @@ use super::*;
 use crate::codec::Codec;
 use crate::format::Tabulated;
 use crate::schema::{Dtype, Field, Kind};
-use crate::table::{Group, Keys, Samples, Spans, TableBuilder};
+use crate::table::{CHUNKS_MAX, Footer, Group, Groups, Keys, Samples, Spans, TableBuilder};
 
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/manifest/v1.fbi");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/manifest/v2.fbi");
+
+/// Of a format that was never released.
+const UNRELEASED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/manifest/v1.fbi");
 
 fn context() -> Context {
     let config = DiskConfig {
@@ -71,12 +74,18 @@ fn samples_table() -> Table {
 fn groups_table() -> Table {
     let group = |start, len, samples| Group {
         extent: Span::at(start, len).unwrap(),
-        crc: 77,
         samples,
     };
     Table {
-        fields: vec![Field::new("cls", samples_table().fields[1].kind.clone())],
-        layout: Layout::Groups(vec![group(4, 100, 1000), group(104, 1 << 33, 17)]),
+        fields: samples_table().fields,
+        layout: Layout::Groups(Groups {
+            footer: Footer {
+                extent: Span::at((1 << 34) - 508, 500).unwrap(),
+                crc: 0x0102_0304,
+            },
+            list: vec![group(4, 100, 1000), group(104, 1 << 33, 17)],
+            chunk_crcs: vec![77, 0, u32::MAX, 0x8040_2010],
+        }),
     }
 }
 
@@ -127,7 +136,7 @@ async fn contents(manifest: &Manifest) -> Result<Vec<Table>> {
 }
 
 #[tokio::test]
-async fn a_file_of_format_1_is_readable_for_ever() {
+async fn a_file_of_format_2_is_readable_for_ever() {
     let bytes = std::fs::read(GOLDEN).unwrap();
     let manifest = Manifest::from_bytes(bytes.into()).await.unwrap();
     let expected = golden().await;
@@ -171,9 +180,21 @@ async fn write_golden() {
 }
 
 #[tokio::test]
+async fn a_file_of_format_1_is_refused_by_name() {
+    let bytes = std::fs::read(UNRELEASED).unwrap();
+    let error = Manifest::from_bytes(bytes.into()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert_eq!(
+        error.message(),
+        "this manifest has format 1, and this version knows format 2"
+    );
+    assert!(error.hint().unwrap().contains("forebay index --force"), "{error}");
+}
+
+#[tokio::test]
 async fn another_format_is_refused_with_advice() {
     let bytes = bytes_of(&golden().await);
-    for format in [0u32, 2, u32::MAX] {
+    for format in [0u32, 1, 3, u32::MAX] {
         let mut changed = bytes.to_vec();
         let at = changed.len() - TRAILER_BYTES as usize;
         changed[at + 8..at + 12].copy_from_slice(&format.to_le_bytes());
@@ -297,6 +318,44 @@ async fn counts_that_claim_too_much_are_refused_without_memory() {
         raw.extend([0; 64]);
         assert!(section::decode_raw(&raw).is_err());
     }
+}
+
+/// A section of groups, with whatever it claims.
+fn groups_section(fields: &[u8], groups: u32, footer: (u64, u64), rest: usize) -> Vec<u8> {
+    let mut raw = vec![1];
+    raw.extend((fields.len() as u32).to_le_bytes());
+    raw.extend(fields);
+    raw.extend(groups.to_le_bytes());
+    raw.extend(footer.0.to_le_bytes());
+    raw.extend(footer.1.to_le_bytes());
+    raw.extend([0; 4]);
+    raw.extend(vec![0; rest]);
+    raw
+}
+
+#[test]
+fn chunks_that_are_not_there_are_refused() {
+    let fields = serde_json::to_vec(&samples_table().fields).unwrap();
+    let read = |groups, footer, rest| section::decode_raw(&groups_section(&fields, groups, footer, rest));
+    // Two groups of two fields.
+    assert!(read(2, (0, 5), 2 * 24 + 4 * 4).is_ok());
+    for rest in [0, 24, 2 * 24, 2 * 24 + 4 * 4 - 1, 2 * 24 + 4 * 4 + 1, 4 * 24] {
+        let error = read(2, (0, 5), rest).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{rest}");
+    }
+    let error = read(2, (u64::MAX, 2), 2 * 24 + 4 * 4).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "the footer");
+    for groups in [(CHUNKS_MAX / 2 + 1) as u32, u32::MAX] {
+        let error = read(groups, (0, 5), 1000).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{groups}");
+        assert!(error.message().contains("column chunks"), "{error}");
+    }
+    // What is readable but lies outside of its shard.
+    let mut table = groups_table();
+    table.check(1 << 34).unwrap();
+    assert!(table.check((1 << 34) - 9).is_err());
+    table.fields.pop();
+    assert!(table.check(1 << 34).is_err());
 }
 
 #[test]
@@ -509,9 +568,41 @@ fn any_samples(fields: Vec<Kind>) -> impl Strategy<Value = Table> {
     })
 }
 
+fn any_groups(fields: Vec<Kind>) -> impl Strategy<Value = Table> {
+    let crcs = prop::collection::vec(any::<u32>(), fields.len());
+    let group = (0u64..1 << 40, 0u64..1 << 40, 0u64..1 << 50, crcs);
+    let footer = (0u64..1 << 58, 0u64..1 << 30, any::<u32>());
+    (prop::collection::vec(group, 0..12), footer).prop_map(move |(list, (start, len, crc))| {
+        let mut groups = Groups {
+            footer: Footer {
+                extent: Span::at(start, len).unwrap(),
+                crc,
+            },
+            ..Groups::default()
+        };
+        let mut at = 0;
+        for (gap, len, samples, crcs) in list {
+            let extent = Span::at(at + gap, len).unwrap();
+            at = extent.end();
+            groups.list.push(Group { extent, samples });
+            groups.chunk_crcs.extend(crcs);
+        }
+        let named = fields.iter().enumerate();
+        Table {
+            fields: named
+                .map(|(index, kind)| Field::new(format!("f{index}"), kind.clone()))
+                .collect(),
+            layout: Layout::Groups(groups),
+        }
+    })
+}
+
 fn any_tables() -> impl Strategy<Value = Vec<Table>> {
     let kinds = prop::collection::vec(any_kind(), 0..4);
-    kinds.prop_flat_map(|kinds| prop::collection::vec(any_samples(kinds), 0..4))
+    kinds.prop_flat_map(|kinds| {
+        let table = prop_oneof![any_samples(kinds.clone()), any_groups(kinds)];
+        prop::collection::vec(table, 0..4)
+    })
 }
 
 proptest! {

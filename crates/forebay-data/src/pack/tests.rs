@@ -158,7 +158,7 @@ async fn samples(store: &Arc<dyn Store>) -> Vec<Sample> {
             }
             Layout::Groups(groups) => {
                 let mut blocks = Vec::new();
-                for number in 0..groups.len() {
+                for number in 0..groups.list.len() {
                     blocks.push(dataset.group(shard, number, None).await.unwrap());
                 }
                 blocks

@@ -1,24 +1,48 @@
-//! Compares the bytes of a shard, as they come, with the checksum of each sample or group.
+//! Compares the bytes of a shard, as they come, with the checksum of each sample or column chunk.
 
-use forebay_core::{Crc32c, Span, crc32c};
+use forebay_core::{Crc32c, Result, Span, crc32c};
 
-use crate::table::{Layout, Table};
+use crate::format::GroupDecoder;
+use crate::table::{Groups, Samples};
 
-/// The extents of a table, in order, against bytes in order.
+/// What has a checksum, in order, against bytes in order.
 #[derive(Debug)]
 pub(super) struct Extents<'a> {
-    table: &'a Table,
-    /// Extent that is next or open.
-    number: usize,
+    parts: Parts<'a>,
+    /// Part that is next or open.
+    next: usize,
     /// Offset of the next byte that will be fed.
     at: u64,
     crc: Crc32c,
 }
 
-/// An extent that is over.
+#[derive(Debug)]
+enum Parts<'a> {
+    Samples(&'a Samples),
+    /// By their places in the shard.
+    Chunks(Vec<Chunk>),
+    Unknown,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Chunk {
+    span: Span,
+    crc: u32,
+    group: u32,
+    column: u32,
+}
+
+/// What it is that has a checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Sample { number: usize },
+    Chunk { group: u32, column: u32 },
+}
+
+/// A part that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Checked {
-    pub(super) number: u64,
+    pub(super) part: Part,
     pub(super) start: u64,
     pub(super) is_whole: bool,
     /// The bytes ended before it did.
@@ -26,20 +50,65 @@ pub(super) struct Checked {
 }
 
 impl<'a> Extents<'a> {
-    /// For a table that was checked: its extents ascend and do not overlap.
-    pub(super) fn new(table: &'a Table) -> Self {
+    /// The samples of a table that was checked: their extents ascend and do not overlap.
+    pub(super) fn of_samples(samples: &'a Samples) -> Self {
+        Self::new(Parts::Samples(samples))
+    }
+
+    /// The column chunks of a table that was checked, at the places that the footer gives them: they do not overlap.
+    pub(super) fn of_chunks(groups: &Groups, fields: usize, decoder: &dyn GroupDecoder) -> Result<Self> {
+        let mut chunks = Vec::with_capacity(groups.chunk_crcs.len());
+        for group in 0..groups.list.len() {
+            for column in 0..fields {
+                if let Some(crc) = groups.chunk_crc(group, column) {
+                    chunks.push(Chunk {
+                        span: decoder.span(group, column)?,
+                        crc,
+                        group: group as u32,
+                        column: column as u32,
+                    });
+                }
+            }
+        }
+        chunks.sort_unstable_by_key(|chunk| (chunk.span.start(), chunk.span.end()));
+        Ok(Self::new(Parts::Chunks(chunks)))
+    }
+
+    /// Nothing is known of what has a checksum.
+    pub(super) fn unknown() -> Self {
+        Self::new(Parts::Unknown)
+    }
+
+    pub(super) fn are_known(&self) -> bool {
+        !matches!(self.parts, Parts::Unknown)
+    }
+
+    fn new(parts: Parts<'a>) -> Self {
         Self {
-            table,
-            number: 0,
+            parts,
+            next: 0,
             at: 0,
             crc: Crc32c::default(),
         }
     }
 
-    fn next(&self) -> Option<(Span, u32)> {
-        match &self.table.layout {
-            Layout::Samples(samples) => Some((samples.extent(self.number)?, *samples.crcs.get(self.number)?)),
-            Layout::Groups(groups) => groups.get(self.number).map(|group| (group.extent, group.crc)),
+    fn next(&self) -> Option<(Part, Span, u32)> {
+        let number = self.next;
+        match &self.parts {
+            Parts::Samples(samples) => {
+                let (extent, crc) = (samples.extent(number)?, *samples.crcs.get(number)?);
+                Some((Part::Sample { number }, extent, crc))
+            }
+            Parts::Chunks(chunks) => {
+                let Chunk {
+                    span,
+                    crc,
+                    group,
+                    column,
+                } = *chunks.get(number)?;
+                Some((Part::Chunk { group, column }, span, crc))
+            }
+            Parts::Unknown => None,
         }
     }
 
@@ -48,61 +117,64 @@ impl<'a> Extents<'a> {
         let Ok(fed) = Span::at(self.at, bytes.len() as u64) else {
             return;
         };
-        while let Some((extent, crc)) = self.next() {
-            if let Some(part) = extent.intersect(fed) {
-                let part_bytes = bytes.get(part.relative_to(fed.start())).unwrap_or_default();
+        while let Some((part, extent, crc)) = self.next() {
+            if let Some(passing) = extent.intersect(fed) {
+                let part_bytes = bytes.get(passing.relative_to(fed.start())).unwrap_or_default();
                 self.crc.update(part_bytes);
             }
             if extent.end() > fed.end() {
                 break;
             }
-            self.judge(extent, crc, false, judge);
+            self.judge(part, extent, crc, false, judge);
         }
         self.at = fed.end();
     }
 
     /// There are no more bytes.
     pub(super) fn finish(&mut self, judge: &mut dyn FnMut(Checked)) {
-        while let Some((extent, crc)) = self.next() {
-            self.judge(extent, crc, extent.end() > self.at, judge);
+        while let Some((part, extent, crc)) = self.next() {
+            self.judge(part, extent, crc, extent.end() > self.at, judge);
         }
     }
 
-    fn judge(&mut self, extent: Span, crc: u32, is_cut_off: bool, judge: &mut dyn FnMut(Checked)) {
+    fn judge(
+        &mut self,
+        part: Part,
+        extent: Span,
+        crc: u32,
+        is_cut_off: bool,
+        judge: &mut dyn FnMut(Checked),
+    ) {
         let found = std::mem::take(&mut self.crc).value();
         let found = if extent.is_empty() { crc32c(b"") } else { found };
         judge(Checked {
-            number: self.number as u64,
+            part,
             start: extent.start(),
             is_whole: !is_cut_off && found == crc,
             is_cut_off,
         });
-        self.number += 1;
+        self.next += 1;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Group;
-
-    fn table(extents: &[(u64, &[u8])]) -> Table {
-        let groups = extents.iter().map(|(start, bytes)| Group {
-            extent: Span::at(*start, bytes.len() as u64).unwrap(),
-            crc: crc32c(bytes),
-            samples: 1,
-        });
-        Table {
-            fields: Vec::new(),
-            layout: Layout::Groups(groups.collect()),
+    fn samples(extents: &[(u64, &[u8])]) -> Samples {
+        Samples {
+            starts: extents.iter().map(|(start, _)| *start).collect(),
+            lens: extents.iter().map(|(_, bytes)| bytes.len() as u32).collect(),
+            crcs: extents.iter().map(|(_, bytes)| crc32c(bytes)).collect(),
+            ..Samples::default()
         }
     }
 
-    fn run(table: &Table, bytes: &[u8], step: usize) -> Vec<(bool, bool)> {
+    fn run(samples: &Samples, bytes: &[u8], step: usize) -> Vec<(bool, bool)> {
         let mut found = Vec::new();
-        let mut extents = Extents::new(table);
+        let mut extents = Extents::of_samples(samples);
         let mut judge = |checked: Checked| {
-            assert_eq!(checked.number, found.len() as u64);
+            let number = found.len();
+            assert_eq!(checked.part, Part::Sample { number });
             found.push((checked.is_whole, checked.is_cut_off));
         };
         for piece in bytes.chunks(step) {
@@ -114,7 +186,7 @@ mod tests {
 
     #[test]
     fn every_extent_is_judged_however_bytes_are_cut() {
-        let table = table(&[(1, b"abc"), (4, b""), (4, b"d"), (7, b"efgh"), (11, b"")]);
+        let table = samples(&[(1, b"abc"), (4, b""), (4, b"d"), (7, b"efgh"), (11, b"")]);
         for step in [1, 2, 3, 5, 100] {
             let good = run(&table, b".abcd..efgh...", step);
             assert_eq!(good, [(true, false); 5], "{step}");

@@ -91,7 +91,7 @@ async fn read(dataset: &Dataset, shard: usize, number: u64) -> Result<(Block, us
     let samples = match &table.layout {
         Layout::Samples(samples) => samples,
         Layout::Groups(groups) => {
-            let (group, row) = find_row(groups, number).ok_or_else(missing)?;
+            let (group, row) = find_row(&groups.list, number).ok_or_else(missing)?;
             return Ok((dataset.group(shard, group, None).await?, row));
         }
     };

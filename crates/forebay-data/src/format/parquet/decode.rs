@@ -4,7 +4,7 @@
 //! filter? --outline of the footer--> cannot hold a row: nothing is read
 //!    | else: chunks of the filter's columns --decode--> rows that remain --none: done
 //!    v
-//! chunks of the other columns --merged ranges--> Chunks --pages walked--> library --> Column, Column, ... -> Block
+//! chunks of the other columns --merged ranges--> Chunks --checksums of the table--> pages walked --> library --> Column, ... --> Block
 //! ```
 //!
 //! Each leaf column is decoded by itself: an error names it, and the memory of its pages is given back before the next one.
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use arrow_schema::DataType;
 use bytes::buf::Reader as BytesReader;
 use bytes::{Buf as _, Bytes};
-use forebay_core::{Error, ErrorKind, Ledger, Result, Span};
+use forebay_core::{Error, ErrorKind, Ledger, Result, Span, crc32c};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
@@ -31,7 +31,7 @@ use crate::filter::{Bound, Outline};
 use crate::format::petastorm::unpack;
 use crate::format::{Chunks, GroupDecoder};
 use crate::source::ShardSource;
-use crate::table::{Layout, Table};
+use crate::table::{Groups, Layout, Table};
 
 /// Chunks that are not further apart are read together: a request costs more than these bytes.
 const GAP_BYTES_MAX: u64 = 256 << 10;
@@ -146,8 +146,8 @@ impl File {
         Ok((chunks, ledger))
     }
 
-    /// Decode one field of a row group.
-    pub fn decode_column(&self, chunks: &Chunks, group: usize, column: usize) -> Result<Column> {
+    /// Decode one field of a row group, from a chunk that was compared.
+    fn decode_column(&self, chunks: &Chunks, group: usize, column: usize) -> Result<Column> {
         let missing = || Error::new(ErrorKind::InvalidInput, "read parquet", "there is no such column");
         let leaf = self.leaves.get(column).ok_or_else(missing)?;
         let rows = self.groups.get(group).ok_or_else(missing)?.rows;
@@ -169,6 +169,33 @@ impl File {
                 None => named,
             }
         })
+    }
+
+    /// Compare the chunk of a field with its checksum in the table; returns its bytes.
+    fn compare(&self, chunks: &Chunks, groups: &Groups, group: usize, column: usize) -> Result<u64> {
+        let span = self.span(group, column)?;
+        let found = match chunks.get(span) {
+            Some(chunk) => Some(crc32c(&chunk)),
+            None if span.is_empty() => Some(crc32c(b"")),
+            None => None,
+        };
+        if found.is_some() && found == groups.chunk_crc(group, column) {
+            return Ok(span.len());
+        }
+        let what = match found {
+            Some(_) => "does not have the checksum of the manifest",
+            None => "is not among the bytes that were read",
+        };
+        let name = self
+            .leaves
+            .get(column)
+            .map_or("", |leaf| leaf.field.name.as_str());
+        let message = format!(
+            "row group {group}, column '{}': its chunk at byte {} {what}",
+            name.escape_debug(),
+            span.start()
+        );
+        Err(corrupt(&message).with_hint("forebay verify names every damage"))
     }
 
     fn decode_leaf(&self, chunks: &Chunks, group: usize, leaf: &Leaf, rows: u64) -> Result<Column> {
@@ -262,6 +289,7 @@ fn leaf_width(leaf: &Leaf) -> u64 {
 struct Work<'a> {
     file: &'a File,
     table: &'a Arc<Table>,
+    groups: &'a Groups,
     group: RowGroup,
     number: usize,
     filter: Option<&'a Bound>,
@@ -269,6 +297,8 @@ struct Work<'a> {
     steps: Vec<Vec<usize>>,
     columns: Vec<Column>,
     rows: Option<Vec<u32>>,
+    /// Bytes of chunks that had their checksum.
+    verified_bytes: u64,
 }
 
 impl<'a> Work<'a> {
@@ -279,7 +309,7 @@ impl<'a> Work<'a> {
         projection: Option<&[usize]>,
         filter: Option<&'a Bound>,
     ) -> Result<Self> {
-        let group = file
+        let (groups, group) = file
             .check(table, number)
             .map_err(|error| in_group(&error, number))?;
         let count = file.leaves.len();
@@ -306,12 +336,14 @@ impl<'a> Work<'a> {
         Ok(Self {
             file,
             table,
+            groups,
             group,
             number,
             filter,
             steps,
             columns: (0..count).map(|_| absent()).collect(),
             rows,
+            verified_bytes: 0,
         })
     }
 
@@ -321,6 +353,7 @@ impl<'a> Work<'a> {
 
     fn add(&mut self, columns: &[usize], chunks: &Chunks) -> Result<()> {
         for column in columns {
+            self.verified_bytes += self.file.compare(chunks, self.groups, self.number, *column)?;
             let decoded = self.file.decode_column(chunks, self.number, *column)?;
             if let Some(slot) = self.columns.get_mut(*column) {
                 *slot = decoded;
@@ -344,7 +377,8 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    fn finish(self, ledger: Ledger) -> Decoded {
+    fn finish(self, mut ledger: Ledger) -> Decoded {
+        ledger.verified_bytes += self.verified_bytes;
         let range = self.group.first..self.group.first + self.group.rows;
         Decoded {
             block: Block::from_columns(Arc::clone(self.table), range, self.columns),
@@ -356,7 +390,7 @@ impl<'a> Work<'a> {
 
 impl File {
     /// The row group of that number, where the table says the same of it as the file does.
-    fn check(&self, table: &Table, group: usize) -> Result<RowGroup> {
+    fn check<'a>(&self, table: &'a Table, group: usize) -> Result<(&'a Groups, RowGroup)> {
         let Layout::Groups(groups) = &table.layout else {
             return Err(Error::new(
                 ErrorKind::Internal,
@@ -364,7 +398,7 @@ impl File {
                 "its table is not one of groups",
             ));
         };
-        let (Some(known), Some(found)) = (groups.get(group), self.groups.get(group)) else {
+        let (Some(known), Some(found)) = (groups.list.get(group), self.groups.get(group)) else {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 "read parquet",
@@ -379,11 +413,19 @@ impl File {
             )
             .with_hint("index the data set again"));
         }
-        Ok(*found)
+        Ok((groups, *found))
     }
 }
 
 impl GroupDecoder for File {
+    fn span(&self, group: usize, column: usize) -> Result<Span> {
+        let leaf = self.leaves.get(column).ok_or_else(|| {
+            let message = "there is no such column";
+            Error::new(ErrorKind::InvalidInput, "read parquet", message)
+        })?;
+        Ok(self.chunk(group, leaf.index)?.1)
+    }
+
     fn spans(&self, group: usize, columns: &[usize]) -> Result<Vec<Span>> {
         let mut spans = Vec::with_capacity(columns.len());
         for leaf in columns.iter().filter_map(|column| self.leaves.get(*column)) {

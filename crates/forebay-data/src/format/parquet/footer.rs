@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! last 64 KiB --> length and magic --> (more, where the footer is longer) --> schema checked --> library --> File
+//! place and checksum that a manifest has --> compared --------------------------^
 //! ```
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forebay_core::{ByteSize, Error, ErrorKind, Ledger, Result, Span};
+use forebay_core::{ByteSize, Error, ErrorKind, Ledger, Result, Span, crc32c};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::{
     ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
@@ -20,6 +21,7 @@ use super::thrift::{BINARY, I32, LIST, Reader, STRUCT};
 use crate::format::petastorm::Packing;
 use crate::schema::{Dtype, Field, Kind};
 use crate::source::ShardSource;
+use crate::table::{self, Footer};
 
 /// Longest footer: 64 MiB describe a million column chunks; the whole of it is held and parsed in memory.
 pub const FOOTER_BYTES_MAX: u64 = 64 << 20;
@@ -49,6 +51,7 @@ pub struct File {
     pub(super) leaves: Vec<Leaf>,
     fields: Vec<Field>,
     pub(super) groups: Vec<RowGroup>,
+    pub(super) footer: Footer,
 }
 
 /// A row group.
@@ -71,17 +74,31 @@ impl File {
 
     async fn open_unnamed(source: &ShardSource, columns: Option<&[String]>) -> Result<(Self, Ledger)> {
         let (footer, span, ledger) = read_footer(source).await?;
-        Ok((Self::from_footer(&footer, span.start(), columns)?, ledger))
+        Ok((Self::from_footer(&footer, span, columns)?, ledger))
+    }
+
+    /// Read a footer that is known from a manifest: it must be the same.
+    pub async fn open_known(
+        source: &ShardSource,
+        columns: Option<&[String]>,
+        known: &Footer,
+    ) -> Result<(Self, Ledger)> {
+        let opened = async {
+            let (footer, ledger) = read_known(source, known).await?;
+            Ok((Self::from_footer(&footer, known.extent, columns)?, ledger))
+        };
+        let opened: Result<_> = opened.await;
+        opened.map_err(|error| source.name_in(error))
     }
 
     /// From a whole file in memory.
     pub fn from_bytes(bytes: &Bytes, columns: Option<&[String]>) -> Result<Self> {
         let footer = footer_span(bytes, bytes.len() as u64)?;
         let body = slice(bytes, footer.relative_to(0))?;
-        Self::from_footer(&body, footer.start(), columns)
+        Self::from_footer(&body, footer, columns)
     }
 
-    fn from_footer(footer: &[u8], data_bytes: u64, columns: Option<&[String]>) -> Result<Self> {
+    fn from_footer(footer: &[u8], span: Span, columns: Option<&[String]>) -> Result<Self> {
         check_schema(footer)?;
         let metadata = contained("the footer", || {
             Ok(ParquetMetaDataReader::decode_metadata(footer)?)
@@ -105,7 +122,7 @@ impl File {
             with_schema(ArrowReaderOptions::new().with_schema(schema))
         };
         let (plain, views) = (decoded(false)?, decoded(true)?);
-        let groups = groups(&metadata, data_bytes)?;
+        let groups = groups(&metadata, span.start())?;
         let mut file = Self {
             fields: leaves.iter().map(|leaf| leaf.field.clone()).collect(),
             metadata,
@@ -113,6 +130,10 @@ impl File {
             views,
             leaves,
             groups,
+            footer: Footer {
+                extent: span,
+                crc: crc32c(footer),
+            },
         };
         file.apply_kept_fields();
         Ok(file)
@@ -189,6 +210,28 @@ async fn read_footer(source: &ShardSource) -> Result<(Bytes, Span, Ledger)> {
     let (bytes, read) = source.read(span).await?;
     ledger.merge(&read);
     Ok((bytes, span, ledger))
+}
+
+/// The footer of a shard that a manifest knows: the end of the file, which has no checksum, is not asked where it is.
+async fn read_known(source: &ShardSource, known: &Footer) -> Result<(Bytes, Ledger)> {
+    let extent = known.extent;
+    if extent.len() > FOOTER_BYTES_MAX {
+        return Err(too_long(extent.len()));
+    }
+    let changed = |what: &str| {
+        let message = format!("its footer at byte {} {what}", extent.start());
+        corrupt(&message).with_hint(
+            "forebay verify names every damage; a file that was written anew is to be indexed again",
+        )
+    };
+    if extent.end() > source.size() {
+        return Err(changed("ends beyond the file"));
+    }
+    let (bytes, ledger) = source.read(extent).await?;
+    if bytes.len() as u64 != extent.len() || crc32c(&bytes) != known.crc {
+        return Err(changed("does not have the checksum of the manifest"));
+    }
+    Ok((bytes, ledger))
 }
 
 /// The value of a key in the key-value metadata of a shard, which need not be text. The library insists on text, and refuses files
@@ -276,12 +319,7 @@ fn footer_span(tail: &[u8], size: u64) -> Result<Span> {
     }
     let len = u64::from(u32::from_le_bytes([*a, *b, *c, *d]));
     if len > FOOTER_BYTES_MAX {
-        let message = format!(
-            "a footer of {}; {} are allowed",
-            ByteSize(len),
-            ByteSize(FOOTER_BYTES_MAX)
-        );
-        return Err(Error::new(ErrorKind::LimitExceeded, "read parquet", message));
+        return Err(too_long(len));
     }
     let end = size - END_BYTES;
     match end.checked_sub(len) {
@@ -344,10 +382,15 @@ fn check_elements(reader: &mut Reader<'_>) -> Result<()> {
 }
 
 fn groups(metadata: &ParquetMetaData, data_bytes: u64) -> Result<Vec<RowGroup>> {
+    let columns = metadata.file_metadata().schema_descr().num_columns();
+    table::chunks(metadata.num_row_groups(), columns)?;
     let mut groups = Vec::new();
     let (mut first, mut end) = (0u64, 4);
     for (index, group) in metadata.row_groups().iter().enumerate() {
         let named = |error: Error| in_group(&error, index);
+        if group.columns().len() != columns {
+            return Err(named(corrupt("it has another number of columns than the schema")));
+        }
         let (extent, rows) = extent_of(group, end).map_err(named)?;
         if extent.start() < end || extent.end() > data_bytes {
             return Err(named(corrupt(
@@ -368,22 +411,35 @@ fn extent_of(group: &RowGroupMetaData, empty_at: u64) -> Result<(Span, u64)> {
         .ok()
         .filter(|rows| *rows <= ROWS_MAX);
     let rows = rows.ok_or_else(|| corrupt("it has an impossible number of rows"))?;
-    let mut extent: Option<Span> = None;
+    let mut spans = Vec::with_capacity(group.columns().len());
     for chunk in group.columns() {
         if chunk.file_path().is_some_and(|path| !path.is_empty()) {
             let message = "its columns lie in another file";
             return Err(Error::new(ErrorKind::Unsupported, "read parquet", message));
         }
-        let span = chunk_span(chunk)?;
+        spans.push(chunk_span(chunk)?);
+    }
+    let extent = extent_of_disjoint(spans)?;
+    Ok((extent.map_or_else(|| Span::at(empty_at, 0), Ok)?, rows))
+}
+
+/// From the first byte of some chunks to the last. None may lie over another: a byte would be summed up, and decoded, as often as a footer likes.
+fn extent_of_disjoint(mut spans: Vec<Span>) -> Result<Option<Span>> {
+    spans.sort_unstable_by_key(|span| (span.start(), span.end()));
+    let mut extent: Option<Span> = None;
+    for span in spans {
         extent = Some(match extent {
             None => span,
-            Some(extent) => Span::new(extent.start().min(span.start()), extent.end().max(span.end()))?,
+            Some(extent) if span.is_empty() || span.start() >= extent.end() => {
+                Span::new(extent.start(), extent.end().max(span.end()))?
+            }
+            Some(_) => {
+                let message = format!("its column chunks lie over each other at byte {}", span.start());
+                return Err(corrupt(&message));
+            }
         });
     }
-    match extent {
-        Some(extent) => Ok((extent, rows)),
-        None => Ok((Span::at(empty_at, 0)?, rows)),
-    }
+    Ok(extent)
 }
 
 fn chunk_span(chunk: &ColumnChunkMetaData) -> Result<Span> {
@@ -393,6 +449,15 @@ fn chunk_span(chunk: &ColumnChunkMetaData) -> Result<Span> {
         (Ok(start), Ok(len)) => Span::at(start, len),
         _ => Err(corrupt("a column chunk at an impossible place")),
     }
+}
+
+fn too_long(len: u64) -> Error {
+    let message = format!(
+        "a footer of {}; {} are allowed",
+        ByteSize(len),
+        ByteSize(FOOTER_BYTES_MAX)
+    );
+    Error::new(ErrorKind::LimitExceeded, "read parquet", message)
 }
 
 /// Say of which row group an error speaks.
@@ -406,4 +471,27 @@ pub(super) fn in_group(error: &Error, group: usize) -> Error {
 
 fn corrupt(message: &str) -> Error {
     Error::new(ErrorKind::Corrupt, "read parquet", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_must_not_lie_over_each_other() {
+        let span = |start, len| Span::at(start, len).unwrap();
+        let extent = |spans: &[Span]| extent_of_disjoint(spans.to_vec());
+        assert_eq!(extent(&[]).unwrap(), None);
+        let apart = [span(30, 5), span(4, 10), span(14, 10), span(20, 0), span(14, 0)];
+        assert_eq!(extent(&apart).unwrap(), Some(span(4, 31)));
+        for over in [
+            [span(4, 10), span(13, 1)],
+            [span(4, 10), span(4, 10)],
+            [span(4, 10), span(4, 3)],
+        ] {
+            let error = extent(&over).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.message().contains("over each other at byte"), "{error}");
+        }
+    }
 }
