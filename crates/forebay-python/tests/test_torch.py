@@ -95,12 +95,13 @@ def test_batches_on_a_device_are_whole(data: Path) -> None:
     with StreamLoader(data, **options) as loader:
         expected = [batch["cls"].clone() for _ in range(20) for batch in loader]
     with StreamLoader(data, device="cuda", **options) as loader:
-        # Much work on the device, so that copies are late.
-        big = torch.ones(4096, 4096, device="cuda")
+        # Much work before the copies, so that they are late.
+        big = torch.ones(8192, 8192, device="cuda")
         moved = []
         for _ in range(20):
             for batch in loader:
-                big = big @ big * 1e-4
+                with torch.cuda.stream(loader._side):
+                    big = big @ big * 1e-4
                 moved.append(batch["cls"])
         state = loader.state_dict()
         assert loader.report()["unpinned_tensors"] == 0
