@@ -18,7 +18,7 @@ mod value;
 pub use bind::{Bound, Outline};
 pub use value::Value;
 
-use crate::schema::Field;
+use crate::schema::{Field, Kind};
 use forebay_core::Result;
 
 /// Longest text of a filter: far beyond what anybody writes, and what a program writes should be a list of samples instead.
@@ -26,6 +26,9 @@ pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
 /// Most comparisons, list items included: each is done for every row.
 pub const TERMS_MAX: usize = 10_000;
+
+/// What filters call the key of a sample, where it has one.
+pub const KEY_COLUMN: &str = "__key__";
 
 /// Deepest nesting: evaluation recurses, and stacks are finite.
 pub const DEPTH_MAX: usize = 100;
@@ -55,49 +58,19 @@ impl Filter {
         names
     }
 
-    /// What a column is compared with, by the first comparison that names it.
-    pub fn wanted(&self, column: &str) -> Wanted {
-        self.expr.wanted(column).unwrap_or(Wanted::Nothing)
-    }
-
     /// Find its columns among the fields of a shard, and check that their kinds can be compared with what they are compared with.
     pub fn bind(&self, fields: &[Field]) -> Result<Bound> {
         Bound::new(&self.expr, fields)
     }
-}
 
-/// What a column is compared with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
-    /// A number.
-    Number,
-    /// Text.
-    Text,
-    /// A truth value.
-    Bool,
-    /// Nothing: it is only asked whether there is a value.
-    Nothing,
-}
-
-impl Literal {
-    fn wanted(&self) -> Wanted {
-        match self {
-            Self::Int(_) | Self::Float(_) => Wanted::Number,
-            Self::Bool(_) => Wanted::Bool,
-            Self::Text(_) => Wanted::Text,
-        }
-    }
-}
-
-impl Expr<String> {
-    fn wanted(&self, name: &str) -> Option<Wanted> {
-        match self {
-            Self::Compare { column, literal, .. } if column == name => Some(literal.wanted()),
-            Self::In { column, literals } if column == name => literals.first().map(Literal::wanted),
-            Self::Compare { .. } | Self::In { .. } | Self::IsNull(_) => None,
-            Self::Not(inner) => inner.wanted(name),
-            Self::All(inner) | Self::Any(inner) => inner.iter().find_map(|expr| expr.wanted(name)),
-        }
+    /// The same for samples that have a key beside their fields: also the number that stands for it, behind those of all fields. A field that has
+    /// the name of the key is what that name means.
+    pub fn bind_keyed(&self, fields: &[Field], has_keys: bool) -> Result<(Bound, Option<usize>)> {
+        let mut known = fields.to_vec();
+        let has_field = fields.iter().any(|field| field.name == KEY_COLUMN);
+        let key = (has_keys && !has_field).then_some(fields.len());
+        known.extend(key.map(|_| Field::new(KEY_COLUMN, Kind::Text)));
+        Ok((self.bind(&known)?, key))
     }
 }
 

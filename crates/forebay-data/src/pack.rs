@@ -1,7 +1,7 @@
 //! Packing: any data set that can be read becomes shards of any format that can be written, with their manifest.
 //!
 //! ```text
-//! input.rs: files.rs (a listing) or shards.rs (tables) --chunks, in order, read ahead--> shape.rs: fields as they are written, keep.rs: filter
+//! input.rs: files.rs (a listing) or shards.rs (tables) --chunks, in order, read ahead--> shape.rs: filter, fields as they are written
 //!     --> cut.rs: where shards end --> jobs, several at once --> build.rs: writer -> bytes -> table, SHA-256 -> store
 //!     --> in order: manifest; last of all it becomes visible
 //! ```
@@ -18,7 +18,6 @@ mod chunk;
 mod cut;
 mod files;
 mod input;
-mod keep;
 mod npy;
 mod output;
 mod shape;

@@ -22,7 +22,6 @@ use crate::codec::Codec;
 use crate::dataset::{Dataset, Progress};
 use crate::filter::{Bound, Filter, Outline};
 use crate::order::{BlockRef, Selection};
-use crate::schema::{Field, Kind};
 use crate::table::{Keys, Layout, Samples, Table};
 
 /// Samples are read in runs of about so much: a few of them, one per thread, are what filtering takes of memory.
@@ -30,9 +29,6 @@ const PIECE_BYTES: u64 = 8 << 20;
 
 /// Shards whose tables and footers are looked at ahead.
 const SHARDS_AHEAD: usize = 8;
-
-/// What filters call the key of a sample, where the format has keys.
-const KEY_COLUMN: &str = "__key__";
 
 /// Values of a column that a shard does not have.
 const ABSENT: Outline<'static> = Outline {
@@ -109,11 +105,8 @@ struct Judge {
 
 impl Judge {
     async fn new(dataset: &Dataset, filter: &Filter, threads: usize) -> Result<Self> {
-        let mut fields = dataset.schema().fields().to_vec();
-        let has_field = fields.iter().any(|field| field.name == KEY_COLUMN);
-        let key = (!has_field && has_keys(dataset).await?).then_some(fields.len());
-        fields.extend(key.map(|_| Field::new(KEY_COLUMN, Kind::Text)));
-        let filter = Arc::new(filter.bind(&fields)?);
+        let (filter, key) = filter.bind_keyed(dataset.schema().fields(), has_keys(dataset).await?)?;
+        let filter = Arc::new(filter);
         let columns = filter.columns().iter().copied();
         let cpu = Cpu::new(threads);
         let pool = PoolConfig {

@@ -9,9 +9,9 @@ use forebay_core::{Error, ErrorKind, Result};
 
 use super::PackSpec;
 use super::chunk::{ChunkBuilder, refs};
-use super::keep::Keep;
 use super::npy;
 use super::output::{Output, PackFormat};
+use crate::filter::{Bound, Filter, KEY_COLUMN};
 use crate::format::SampleRef;
 use crate::format::tfrecord::decode;
 use crate::format::value::Value;
@@ -19,7 +19,7 @@ use crate::format::wds::names;
 use crate::schema::{Dtype, Field, Kind, Schema};
 
 /// The field that keys are in where a format has no place for them.
-pub(super) const KEY_FIELD: &str = "__key__";
+pub(super) const KEY_FIELD: &str = KEY_COLUMN;
 
 /// Digits of a key that is a number.
 const NUMBER_DIGITS: usize = 9;
@@ -34,7 +34,8 @@ pub(super) struct Shaper {
     /// The field of the input that is the key.
     key_field: Option<usize>,
     keeps_keys: bool,
-    keep: Option<Keep>,
+    /// Which samples are wanted, and the number that stands for the key there.
+    keep: Option<(Bound, Option<usize>)>,
     output: std::sync::Arc<Output>,
 }
 
@@ -98,7 +99,8 @@ impl Shaper {
             key_field,
             keeps_keys,
             keep: match &spec.filter {
-                Some(text) => Some(Keep::new(text, schema.fields())?),
+                // Samples that have none are called by their number.
+                Some(text) => Some(Filter::parse(text)?.bind_keyed(schema.fields(), true)?),
                 None => None,
             },
             output: std::sync::Arc::new(output),
@@ -114,7 +116,10 @@ impl Shaper {
         let is_source = |index: &usize| {
             self.key_field == Some(*index)
                 || self.moves.get(*index).is_some_and(Option::is_some)
-                || self.keep.as_ref().is_some_and(|keep| keep.looks_at(*index))
+                || self
+                    .keep
+                    .as_ref()
+                    .is_some_and(|(keep, _)| keep.columns().contains(index))
         };
         (0..self.moves.len()).filter(is_source).collect()
     }
@@ -154,7 +159,12 @@ impl Shaper {
 
     /// True when a sample is wanted.
     pub(super) fn keeps(&self, taken: &Taken<'_>, key: &str) -> bool {
-        self.keep.as_ref().is_none_or(|keep| keep.keeps(taken.value, key))
+        self.keep.as_ref().is_none_or(|(keep, key_column)| {
+            keep.keeps(&|column| match *key_column {
+                Some(of_key) if of_key == column => Some(key.as_bytes()),
+                _ => (taken.value)(column),
+            })
+        })
     }
 
     /// Bytes that a sample adds to a shard.
@@ -378,6 +388,53 @@ mod tests {
         ] {
             let (field, found) = written_wds(&Field::new(name, kind.clone()));
             assert_eq!((field.name.as_str(), found), (expected, how), "{name} {kind:?}");
+        }
+    }
+
+    #[test]
+    fn filters_see_fields_keys_and_json() {
+        let fields = [
+            Field::new("cls", Kind::Decimal),
+            Field::new("json", Kind::Json),
+            Field::new("txt", Kind::Text),
+        ];
+        let values: [Option<&[u8]>; 3] = [
+            Some(b"7"),
+            Some(br#"{"w": 640, "ok": true, "tag": "a", "in": {"depth": 2.5}, "none": null}"#),
+            None,
+        ];
+        let keeps = |text: &str| {
+            let spec = PackSpec {
+                filter: Some(text.to_owned()),
+                ..PackSpec::new(PackFormat::Wds)
+            };
+            let shaper = Shaper::new(&Schema::from(fields.to_vec()), true, &spec)?;
+            let taken = Taken {
+                position: 0,
+                number: 0,
+                key: Some("train/0001"),
+                value: &|index| values.get(index).copied().flatten(),
+            };
+            Ok::<_, Error>(shaper.keeps(&taken, "train/0001"))
+        };
+        for (text, expected) in [
+            ("cls = 7", true),
+            ("cls > 7", false),
+            ("txt is null", true),
+            ("__key__ = 'train/0001'", true),
+            ("json.w >= 640 and json.ok = true", true),
+            ("json.tag = 'b'", false),
+            ("json.in.depth < 3", true),
+            ("json.none is null and json.missing is null", true),
+            ("json.w is not null", true),
+            ("json.tag = 3", false),
+            // A member may be of another type in every sample.
+            ("json.tag = 3 or json.tag = 'a'", true),
+        ] {
+            assert_eq!(keeps(text).unwrap(), expected, "{text}");
+        }
+        for text in ["other = 3", "txt.a = 3", "cls = 'x'"] {
+            assert!(keeps(text).is_err(), "{text}");
         }
     }
 
