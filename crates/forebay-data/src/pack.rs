@@ -7,8 +7,7 @@
 //! ```
 //!
 //! - **Repeatable.** Where shards end is decided in one sequential pass over sizes; how many threads build them changes nothing.
-//! - **Bounded.** A shard being built holds its samples and its bytes, and one more is being gathered: [`PackSpec::memory_bytes_max`] says how many there may
-//!   be at once.
+//! - **Bounded.** What is read ahead, shuffled, gathered and built fits into [`PackSpec::memory_bytes_max`] ([`memory`]); what cannot is refused.
 //! - **Resumable.** [`target`] keeps a plan of the run and a note of each finished shard beside the shards. A run with the same plan compares those with
 //!   their notes and goes on; another plan is refused.
 //! - **Atomic.** The manifest is written last. A target without one is not complete.
@@ -18,6 +17,7 @@ mod chunk;
 mod cut;
 mod files;
 mod input;
+mod memory;
 mod npy;
 mod output;
 mod shape;
@@ -43,21 +43,16 @@ use crate::manifest::{FormatSpec, Manifest, ManifestWriter};
 use crate::schema::Dtype;
 use build::{Builder, Built};
 use cut::{Cutter, Job};
-use input::{Chunks, Input, Reading, Tally};
+use input::{Chunks, Input, Reading};
+use memory::Shares;
 use shape::Shaper;
 use target::{Found, Note, Plan, Target};
 
 /// Size of shards where none is asked for.
 pub const SHARD_BYTES: u64 = 256 << 20;
 
-/// Memory for shards being built, where none is asked for: five of the usual size.
+/// Memory where none is asked for: four shards of the usual size are built at once, two with a shuffle.
 pub const MEMORY_BYTES_MAX: u64 = 4 << 30;
-
-/// What a shard being built holds, in times its size: its samples as they were read, its bytes, and those once more where they are compressed.
-const SHARD_COPIES: u64 = 3;
-
-/// Most shards built at once.
-const SHARDS_AT_ONCE_MAX: usize = 64;
 
 /// How to pack.
 #[derive(Debug, Clone)]
@@ -128,13 +123,6 @@ impl PackSpec {
             None => Ok(()),
         }
     }
-
-    /// Shards built at once.
-    fn shards_at_once(&self) -> usize {
-        let room = self.memory_bytes_max / self.shard_bytes.saturating_mul(SHARD_COPIES).max(1);
-        let room = usize::try_from(room).unwrap_or(usize::MAX);
-        self.threads.min(room).clamp(1, SHARDS_AT_ONCE_MAX)
-    }
 }
 
 /// What was packed.
@@ -166,7 +154,7 @@ pub struct PackReport {
 
 impl PackReport {
     /// Of a target that is complete, where nothing had to be done.
-    fn new(manifest: &Manifest, input: &Input, spec: &PackSpec) -> Self {
+    fn new(manifest: &Manifest, input: &Input, shares: &Shares) -> Self {
         let shards = manifest.shards();
         Self {
             format: manifest.spec().clone(),
@@ -177,7 +165,7 @@ impl PackReport {
             bytes_read: input.bytes(),
             bytes_written: shards.iter().map(|shard| shard.stored_bytes).sum(),
             fingerprint: target::hex(&manifest.fingerprint()),
-            shards_at_once: spec.shards_at_once() as u64,
+            shards_at_once: shares.shards_at_once as u64,
             read: Ledger::default(),
             written: Ledger::default(),
         }
@@ -196,23 +184,20 @@ pub async fn pack(
     target::refuse_overlap(&*from.store, &*to)?;
     let input = Input::open(from, context, options, spec).await?;
     let shaper = Arc::new(Shaper::new(input.schema(), input.is_named(), spec)?);
+    let shares = Shares::new(spec, input.reads())?;
     let plan = Plan::new(&input, spec);
     let target = Target::new(to, context);
     let notes = match target.prepare(&plan, spec.overwrite).await? {
         Found::Notes(notes) => notes,
         Found::Complete(manifest) => {
             target.forget().await?;
-            return Ok(PackReport::new(&manifest, &input, spec));
+            return Ok(PackReport::new(&manifest, &input, &shares));
         }
     };
     spec.progress.planned(0, input.bytes());
     let run = Run {
-        reading: Reading {
-            tally: Tally::new(&spec.progress),
-            context: context.clone(),
-            threads: spec.threads,
-            shaper,
-        },
+        reading: Reading::new(shaper, context, spec, &shares)?,
+        shares,
         target,
         input,
         spec: spec.clone(),
@@ -226,6 +211,7 @@ struct Run {
     input: Input,
     reading: Reading,
     target: Target,
+    shares: Shares,
     spec: PackSpec,
 }
 
@@ -259,7 +245,7 @@ impl Run {
                 Ok::<_, Error>((note, reuse.await?))
             }
         });
-        let mut kept = std::pin::pin!(kept.buffered(self.spec.shards_at_once()));
+        let mut kept = std::pin::pin!(kept.buffered(self.shares.shards_at_once));
         while let Some((note, built)) = kept.try_next().await? {
             if note.number > written.shards {
                 self.fill(at..note.start, &mut written).await?;
@@ -315,7 +301,7 @@ impl Run {
                 Task::spawn(async move { builder.build(job).await }).await
             }
         });
-        let mut builds = std::pin::pin!(builds.buffered(self.spec.shards_at_once()));
+        let mut builds = std::pin::pin!(builds.buffered(self.shares.shards_at_once));
         while let Some(built) = builds.next().await {
             self.add(built?, written).await?;
         }
@@ -361,7 +347,7 @@ impl Run {
             shards_kept: written.kept,
             read: self.reading.tally.ledger(),
             written: written.ledger,
-            ..PackReport::new(&manifest, &self.input, &self.spec)
+            ..PackReport::new(&manifest, &self.input, &self.shares)
         })
     }
 }

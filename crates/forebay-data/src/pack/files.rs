@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::PackSpec;
 use super::chunk::{Chunk, ChunkBuilder, Placed, refs};
-use super::input::{Chunks, Reading, memory};
+use super::input::{Chunks, Coming, Reading};
 use super::output::PackFormat;
 use super::shape::{Shaper, Taken};
 use crate::dataset::Task;
@@ -24,13 +24,13 @@ use crate::format::{SampleRef, sha256_of};
 use crate::manifest::FormatSpec;
 use crate::schema::Schema;
 
-/// Most bytes of one chunk, unless a sample is longer.
+/// Most bytes of one chunk, unless a sample is longer; fewer where there is no room for that many chunks.
 const CHUNK_BYTES_MAX: u64 = 4 << 20;
 
 /// Most files of one chunk: they are read in one turn of a thread, and there must be enough turns for all threads.
 const CHUNK_FILES_MAX: usize = 256;
 
-/// Chunks read ahead: more than there are threads to read them, and 64 MiB at most.
+/// Chunks read ahead: more than there are threads to read them, as far as there is room.
 const CHUNKS_AHEAD_MAX: usize = 16;
 
 /// Files of up to this size are read whole in one turn; longer ones are worth a direct read each.
@@ -135,11 +135,12 @@ impl FilesInput {
         let feeding = Task::spawn(async move {
             let mut start = positions.start;
             while start < positions.end {
-                let chunk = feeder.cut(start..positions.end);
+                let (chunk, bytes) = feeder.cut(start..positions.end);
                 start = chunk.end;
+                let room = feeder.reading.chunks.take(bytes).await?;
                 let feeder = feeder.clone();
-                let task = Task::spawn(async move { feeder.read(chunk).await });
-                if sender.send(Ok(task)).await.is_err() {
+                let chunk = Task::spawn(async move { feeder.read(chunk).await });
+                if sender.send(Ok(Coming { chunk, room })).await.is_err() {
                     break;
                 }
             }
@@ -168,19 +169,21 @@ impl Feeder {
         }
     }
 
-    /// As many of these positions as one chunk takes, one at least.
-    fn cut(&self, positions: Range<u64>) -> Range<u64> {
+    /// As many of these positions as one chunk takes, one at least; and their bytes.
+    fn cut(&self, positions: Range<u64>) -> (Range<u64>, u64) {
+        let bytes_max = (self.reading.chunks_bytes / CHUNKS_AHEAD_MAX as u64).min(CHUNK_BYTES_MAX);
         let (mut bytes, mut files) = (0u64, 0);
         for position in positions.clone() {
             let number = self.number(position);
-            bytes = bytes.saturating_add(self.set.sample_bytes(number));
+            let more = bytes.saturating_add(self.set.sample_bytes(number));
             files += self.set.sample_files(number);
-            let is_over = bytes > CHUNK_BYTES_MAX || files > CHUNK_FILES_MAX;
+            let is_over = more > bytes_max || files > CHUNK_FILES_MAX;
             if is_over && position > positions.start {
-                return positions.start..position;
+                return (positions.start..position, bytes);
             }
+            bytes = more;
         }
-        positions
+        (positions, bytes)
     }
 
     async fn read(&self, positions: Range<u64>) -> Result<Chunk> {
@@ -206,7 +209,7 @@ impl Feeder {
             .collect();
         let labels_len: usize = labels.iter().map(Vec::len).sum();
         let len = usize::try_from(bytes).map_err(|_| internal("more bytes than memory can have"))?;
-        let buf = memory(&self.reading.context, len + labels_len)?;
+        let buf = self.reading.memory.take(len + labels_len)?;
         let (mut buf, ledger) = read_files(&self.store, &objects, buf, &self.reading.context).await?;
         self.reading.tally.read(bytes, &ledger);
         if let Some(place) = buf.get_mut(len..len + labels_len) {

@@ -7,13 +7,13 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{ErrorKind, Key, Ledger, Result};
-use forebay_io::{AlignedBuf, Pages};
 use forebay_store::Context;
 use tokio::sync::mpsc;
 
 use super::PackSpec;
 use super::chunk::Chunk;
 use super::files::FilesInput;
+use super::memory::{Held, Memory, Reads, Room, Shares};
 use super::shape::Shaper;
 use super::shards::ShardsInput;
 use crate::dataset::{Dataset, FILES, OpenOptions, Place, Progress, Task, UseManifest, look_for};
@@ -58,13 +58,19 @@ impl Tally {
 
 /// Chunks in order, as they are read.
 pub(super) struct Chunks {
-    coming: mpsc::Receiver<Result<Task<Chunk>>>,
+    coming: mpsc::Receiver<Result<Coming>>,
     _feeding: Task<()>,
+}
+
+/// A chunk that is being made, and the room that is kept for it until somebody takes it.
+pub(super) struct Coming {
+    pub(super) chunk: Task<Chunk>,
+    pub(super) room: Held,
 }
 
 impl Chunks {
     /// From what `feeding` sends.
-    pub(super) fn new(coming: mpsc::Receiver<Result<Task<Chunk>>>, feeding: Task<()>) -> Self {
+    pub(super) fn new(coming: mpsc::Receiver<Result<Coming>>, feeding: Task<()>) -> Self {
         Self {
             coming,
             _feeding: feeding,
@@ -74,7 +80,11 @@ impl Chunks {
     /// The next chunk; `None` after the last.
     pub(super) async fn next(&mut self) -> Option<Result<Chunk>> {
         match self.coming.recv().await? {
-            Ok(task) => Some(task.await),
+            Ok(Coming { chunk, room }) => {
+                let chunk = chunk.await;
+                drop(room);
+                Some(chunk)
+            }
             Err(error) => Some(Err(error)),
         }
     }
@@ -87,6 +97,33 @@ pub(super) struct Reading {
     pub(super) tally: Arc<Tally>,
     pub(super) context: Context,
     pub(super) threads: usize,
+    pub(super) memory: Memory,
+    /// For blocks of shards that were read.
+    pub(super) windows: Room,
+    /// For chunks ahead of the cut, ...
+    pub(super) chunks: Room,
+    /// ... of so many bytes.
+    pub(super) chunks_bytes: u64,
+}
+
+impl Reading {
+    pub(super) fn new(
+        shaper: Arc<Shaper>,
+        context: &Context,
+        spec: &PackSpec,
+        shares: &Shares,
+    ) -> Result<Self> {
+        Ok(Self {
+            shaper,
+            tally: Tally::new(&spec.progress),
+            context: context.clone(),
+            threads: spec.threads,
+            memory: Memory::new(spec)?,
+            windows: Room::new(shares.windows_bytes),
+            chunks: Room::new(shares.chunks_bytes),
+            chunks_bytes: shares.chunks_bytes,
+        })
+    }
 }
 
 impl Input {
@@ -137,6 +174,14 @@ impl Input {
         }
     }
 
+    /// What is read to get at them.
+    pub(super) fn reads(&self) -> Reads {
+        match self {
+            Self::Files(_) => Reads::Files,
+            Self::Shards(shards) => shards.reads(),
+        }
+    }
+
     /// How many samples there are.
     pub(super) fn samples(&self) -> u64 {
         match self {
@@ -167,13 +212,5 @@ impl Input {
             Self::Files(files) => files.chunks(positions, reading),
             Self::Shards(shards) => shards.chunks(positions, reading),
         }
-    }
-}
-
-/// Memory of the pool; of the machine where that is in use: what is held is bounded by the shards being built.
-pub(super) fn memory(context: &Context, len: usize) -> Result<AlignedBuf> {
-    match context.pool().try_lease(len) {
-        Some(buf) => Ok(buf),
-        None => AlignedBuf::alloc(len, Pages::default()),
     }
 }

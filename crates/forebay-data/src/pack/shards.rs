@@ -1,7 +1,10 @@
 //! A data set of shards as input, by its tables: blocks of samples are read ahead, compared with their checksums and taken apart.
 //!
 //! The order is that of the data set, or that of [`order`](crate::order) with one lane: the order of shards, then windows over blocks of samples. A window
-//! takes at most [`WINDOW_SHARE`] of the memory; a data set that fits into one is shuffled as a whole.
+//! takes a quarter of the memory; a data set that fits into one is shuffled as a whole.
+//!
+//! Windows are read ahead as far as their bytes in memory have room: a compressed shard is one block, a group of rows may be much larger than what is
+//! stored. Room is taken in the order of the windows, so that none waits for one behind it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,7 +16,8 @@ use tokio::sync::mpsc;
 
 use super::PackSpec;
 use super::chunk::{Chunk, ChunkBuilder};
-use super::input::{Chunks, Reading};
+use super::input::{Chunks, Coming, Reading};
+use super::memory::{Held, Reads, window_bytes};
 use super::shape::Taken;
 use crate::dataset::{Dataset, FILES, Task};
 use crate::loader::cpu::Cpu;
@@ -31,14 +35,11 @@ const BLOCKS_AT_ONCE_MAX: usize = 8;
 /// Windows of the order read ahead: without shuffling each is one block; with it, one is enough.
 const WINDOWS_AHEAD: (usize, usize) = (8, 1);
 
-/// Chunks taken apart ahead of the cut.
+/// Chunks taken apart ahead of the cut, as far as there is room.
 const CHUNKS_AHEAD_MAX: usize = 4;
 
-/// Part of the memory that one window of a shuffled order takes: two are there at a time, beside the shards being built.
-const WINDOW_SHARE: u64 = 4;
-
-/// Bytes of one chunk.
-const CHUNK_BYTES: u64 = 8 << 20;
+/// Most bytes of one chunk, unless a sample is longer.
+const CHUNK_BYTES_MAX: u64 = 8 << 20;
 
 /// A data set.
 #[derive(Debug)]
@@ -58,7 +59,7 @@ impl ShardsInput {
             lanes: 1,
             batch_size: 1,
             block_bytes: BLOCK_BYTES,
-            window_bytes: (spec.memory_bytes_max / WINDOW_SHARE).max(BLOCK_BYTES),
+            window_bytes: window_bytes(spec.memory_bytes_max).max(BLOCK_BYTES),
             last: Last::Short,
             ..OrderSpec::default()
         };
@@ -83,6 +84,14 @@ impl ShardsInput {
         ["wds", FILES].contains(&self.dataset.manifest().spec().name.as_str())
     }
 
+    pub(super) fn reads(&self) -> Reads {
+        if self.is_shuffled {
+            Reads::Windows
+        } else {
+            Reads::Blocks
+        }
+    }
+
     pub(super) fn samples(&self) -> u64 {
         self.dataset.samples()
     }
@@ -105,7 +114,7 @@ impl ShardsInput {
                 schema: self.schema().fields().into(),
                 fields: reading.shaper.sources().into(),
                 groups: Arc::default(),
-                pool: reading.context.pool().clone(),
+                pool: reading.memory.pool().clone(),
                 cpu: Cpu::new(reading.threads),
             },
             starts: Arc::clone(&self.starts),
@@ -136,7 +145,15 @@ struct Feeder {
 }
 
 /// A window in memory.
-type Blocks = Arc<Vec<Loaded>>;
+#[derive(Debug)]
+struct Blocks {
+    blocks: Vec<Loaded>,
+    bytes: u64,
+    _room: Held,
+}
+
+/// Some samples of a window: the position of the first, and their blocks and numbers in there.
+type Picks = (u64, Vec<(u32, u32)>);
 
 impl Feeder {
     async fn feed(
@@ -144,75 +161,113 @@ impl Feeder {
         order: &Order,
         positions: Range<u64>,
         ahead: usize,
-        sender: &mpsc::Sender<Result<Task<Chunk>>>,
+        sender: &mpsc::Sender<Result<Coming>>,
     ) -> Result<()> {
         let mut windows = order.epoch(0).lane(0)?.windows_from(positions.start);
-        let mut loading: VecDeque<(Window, Task<Blocks>)> = VecDeque::new();
+        let mut windows = std::iter::from_fn(|| windows.next().filter(|window| window.start < positions.end));
+        // Measured, but there was no room for it yet.
+        let mut waiting: Option<(Window, Vec<u64>)> = None;
+        let mut loading: VecDeque<(Window, Task<Arc<Blocks>>)> = VecDeque::new();
         loop {
             while loading.len() <= ahead {
-                let Some(window) = windows.next().filter(|window| window.start < positions.end) else {
-                    break;
+                let (window, sizes) = match waiting.take() {
+                    Some(waiting) => waiting,
+                    None => match windows.next() {
+                        Some(window) => {
+                            let sizes = self.sizes(&window).await?;
+                            (window, sizes)
+                        }
+                        None => break,
+                    },
+                };
+                let bytes = sizes.iter().copied().fold(0, u64::saturating_add);
+                let room = match self.reading.windows.try_take(bytes) {
+                    Some(room) => room,
+                    // What still has room is being taken apart, and waits for nobody.
+                    None if loading.is_empty() => self.reading.windows.take(bytes).await?,
+                    None => {
+                        waiting = Some((window, sizes));
+                        break;
+                    }
                 };
                 let (feeder, blocks) = (self.clone(), window.blocks.clone());
-                let task = Task::spawn(async move { feeder.load(blocks).await });
+                let task = Task::spawn(async move { feeder.load(blocks, &sizes, room).await });
                 loading.push_back((window, task));
             }
             let Some((window, task)) = loading.pop_front() else {
                 return Ok(());
             };
             let blocks = task.await?;
-            for chunk in self.take_apart(&window, &blocks, &positions) {
-                if sender.send(Ok(chunk)).await.is_err() {
+            for (picks, bytes) in self.cut(&window, &blocks, &positions) {
+                let room = self.reading.chunks.take(bytes).await?;
+                let chunk = self.take_apart(&blocks, picks);
+                if sender.send(Ok(Coming { chunk, room })).await.is_err() {
                     return Ok(());
                 }
             }
         }
     }
 
-    /// Read all blocks of a window.
-    async fn load(&self, blocks: Vec<BlockRef>) -> Result<Blocks> {
-        let loads = blocks.into_iter().map(|block| {
-            let feeder = self.clone();
-            Task::spawn(async move { feeder.load_block(block).await })
+    /// Bytes that the blocks of a window take in memory.
+    async fn sizes(&self, window: &Window) -> Result<Vec<u64>> {
+        let sizes = window.blocks.clone().into_iter().map(|block| {
+            let reader = self.reader.clone();
+            async move { reader.bytes_of(&block).await }
         });
-        let blocks = stream::iter(loads).buffered(BLOCKS_AT_ONCE_MAX).try_collect();
-        blocks.await.map(Arc::new)
+        stream::iter(sizes)
+            .buffered(BLOCKS_AT_ONCE_MAX)
+            .try_collect()
+            .await
     }
 
-    async fn load_block(&self, block: BlockRef) -> Result<Loaded> {
-        let bytes = self.reader.bytes_of(&block).await?;
-        // Room is not counted here: how many windows there are bounds it.
+    /// Read all blocks of a window.
+    async fn load(&self, blocks: Vec<BlockRef>, sizes: &[u64], room: Held) -> Result<Arc<Blocks>> {
+        let loads = blocks.into_iter().zip(sizes.to_vec()).map(|(block, bytes)| {
+            let feeder = self.clone();
+            Task::spawn(async move { feeder.load_block(block, bytes).await })
+        });
+        let blocks = stream::iter(loads).buffered(BLOCKS_AT_ONCE_MAX).try_collect();
+        Ok(Arc::new(Blocks {
+            blocks: blocks.await?,
+            bytes: sizes.iter().copied().fold(0, u64::saturating_add),
+            _room: room,
+        }))
+    }
+
+    async fn load_block(&self, block: BlockRef, bytes: u64) -> Result<Loaded> {
         let loaded = self.reader.load(block, None).await?;
         self.reading.tally.read(bytes, &loaded.ledger);
         Ok(loaded)
     }
 
-    /// The samples of a window in chunks, each made by a task.
-    fn take_apart<'a>(
-        &'a self,
-        window: &Window,
-        blocks: &'a Blocks,
-        positions: &Range<u64>,
-    ) -> impl Iterator<Item = Task<Chunk>> + use<'a> {
+    /// The samples of a window in runs, each of about as many bytes as a chunk has.
+    fn cut(&self, window: &Window, blocks: &Blocks, positions: &Range<u64>) -> Vec<(Picks, u64)> {
         let order = window.order();
         let skipped = positions.start.saturating_sub(window.start) as usize;
         let end = positions.end.saturating_sub(window.start).min(order.len() as u64) as usize;
-        let picks = order.get(skipped.min(end)..end).unwrap_or_default().to_vec();
-        let bytes: u64 = blocks.iter().map(|block| block.ledger.bytes()).sum();
+        let picks = order.get(skipped.min(end)..end).unwrap_or_default();
         let samples: u64 = window.blocks.iter().map(BlockRef::len).sum();
-        let count = (CHUNK_BYTES * samples.max(1) / bytes.max(1)).clamp(1, CHUNK_BYTES) as usize;
+        let chunk_bytes = (self.reading.chunks_bytes / CHUNKS_AHEAD_MAX as u64).clamp(1, CHUNK_BYTES_MAX);
+        let sample_bytes = (blocks.bytes / samples.max(1)).max(1);
+        let count = (chunk_bytes / sample_bytes).max(1);
         let first = window.start + skipped as u64;
-        let chunks: Vec<(u64, Vec<(u32, u32)>)> = picks
-            .chunks(count)
-            .zip(0..)
-            .map(|(picks, index)| (first + index * count as u64, picks.to_vec()))
-            .collect();
-        chunks.into_iter().map(move |(first, picks)| {
-            let (feeder, blocks) = (self.clone(), Arc::clone(blocks));
-            Task::spawn(async move {
-                let cpu = feeder.reader.cpu.clone();
-                cpu.run(move || feeder.gather(&blocks, first, &picks)).await?
-            })
+        let runs = picks
+            .chunks(count as usize)
+            .zip((first..).step_by(count as usize));
+        runs.map(|(picks, first)| {
+            let bytes = sample_bytes.saturating_mul(picks.len() as u64);
+            ((first, picks.to_vec()), bytes)
+        })
+        .collect()
+    }
+
+    /// A chunk, made by a task.
+    fn take_apart(&self, blocks: &Arc<Blocks>, (first, picks): Picks) -> Task<Chunk> {
+        let (feeder, blocks) = (self.clone(), Arc::clone(blocks));
+        Task::spawn(async move {
+            let cpu = feeder.reader.cpu.clone();
+            cpu.run(move || feeder.gather(&blocks.blocks, first, &picks))
+                .await?
         })
     }
 

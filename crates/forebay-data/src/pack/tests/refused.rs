@@ -34,12 +34,8 @@ async fn files_that_cannot_be_read_or_have_changed_are_named() {
         .await
         .unwrap();
     let shaper = Arc::new(Shaper::new(input.schema(), true, &spec).unwrap());
-    let reading = Reading {
-        shaper,
-        tally: Tally::new(&spec.progress),
-        context: context.clone(),
-        threads: 2,
-    };
+    let shares = Shares::new(&spec, input.reads()).unwrap();
+    let reading = Reading::new(shaper, &context, &spec, &shares).unwrap();
     let path = root.join("d1/s0001.txt");
     for text in ["longer than before", "short"] {
         std::fs::write(&path, text).unwrap();
@@ -74,12 +70,9 @@ async fn a_long_file_that_changed_is_named() {
     let input = Input::open(place(&from), &context, &OpenOptions::default(), &spec)
         .await
         .unwrap();
-    let reading = Reading {
-        shaper: Arc::new(Shaper::new(input.schema(), true, &spec).unwrap()),
-        tally: Tally::new(&spec.progress),
-        context: context.clone(),
-        threads: 2,
-    };
+    let shaper = Arc::new(Shaper::new(input.schema(), true, &spec).unwrap());
+    let shares = Shares::new(&spec, input.reads()).unwrap();
+    let reading = Reading::new(shaper, &context, &spec, &shares).unwrap();
     assert_eq!(
         input.chunks(0..1, &reading).next().await.unwrap().unwrap().len(),
         1
