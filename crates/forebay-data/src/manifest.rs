@@ -27,13 +27,16 @@ use forebay_store::{Context, Store};
 pub use build::{ManifestWriter, UNSAVED_BYTES_MAX};
 pub(crate) use directory::digest_u64;
 pub use directory::{FormatSpec, MANIFEST_FORMAT, Shard};
-pub use sums::sha256sums;
+pub use sums::{Sums, sha256sums};
+pub(crate) use sums::{put_if_absent, read as read_small, save as save_sums};
 
 use crate::kept::Kept;
 use crate::schema::Schema;
 use crate::source::ShardSource;
 use crate::table::{Keys, Layout, Table};
-use directory::{Directory, PRELUDE_BYTES, TRAILER_BYTES, Trailer, check_prelude, corrupt};
+use directory::{
+    Directory, MARK_BYTES, PRELUDE_BYTES, TRAILER_BYTES, Trailer, check_prelude, corrupt, packed_mark,
+};
 
 /// Name of a manifest in the directory of its data set.
 pub const MANIFEST_NAME: &str = "forebay.fbi";
@@ -61,6 +64,7 @@ struct Inner {
     fingerprint: [u8; 32],
     sections: Arc<Sections>,
     tables: Kept<Table>,
+    sums: Sums,
 }
 
 /// Where sections are read from.
@@ -172,7 +176,28 @@ impl Manifest {
             fingerprint,
             sections,
             tables: Kept::within(TABLES_BYTES_MAX),
+            sums: Sums::default(),
         }))
+    }
+
+    /// With what became of the hashes beside it.
+    fn with_sums(mut self, sums: Sums) -> Self {
+        // Whoever just opened it has the only one.
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.sums = sums;
+        }
+        self
+    }
+
+    /// True when packing wrote the data set with all its shards, and may replace it.
+    pub(crate) async fn is_packed(&self) -> Result<bool> {
+        let mark = self.0.sections.read(Span::at(PRELUDE_BYTES, MARK_BYTES)?).await?;
+        Ok(mark == packed_mark())
+    }
+
+    /// What became of `SHA256SUMS` when this manifest was saved.
+    pub fn sums(&self) -> &Sums {
+        &self.0.sums
     }
 
     /// The shards, in the order of the data set.

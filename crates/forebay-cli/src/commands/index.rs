@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay_core::{ByteSize, Clock, Key, Ledger, Rate, Result, SystemClock};
 use forebay_data::Dataset;
 use forebay_data::dataset::{OpenOptions, Progress, Save, UseManifest};
-use forebay_data::manifest::{FormatSpec, MANIFEST_NAME};
+use forebay_data::manifest::{FormatSpec, MANIFEST_NAME, SUMS_NAME, Sums};
 use forebay_store::Context;
 use serde::Serialize;
 
@@ -26,6 +26,8 @@ struct Summary<'a> {
     shards: usize,
     samples: u64,
     stored_bytes: u64,
+    /// What became of `SHA256SUMS`.
+    sums: &'static str,
     seconds: f64,
     ledger: &'a Ledger,
 }
@@ -78,6 +80,7 @@ fn conclude(dataset: &Dataset, manifest: String, time: Duration, app: &App) -> P
             shards: shards.len(),
             samples: dataset.samples(),
             stored_bytes,
+            sums: dataset.manifest().sums().name(),
             seconds: time.as_secs_f64(),
             ledger: dataset.ledger(),
         })?;
@@ -93,6 +96,13 @@ fn conclude(dataset: &Dataset, manifest: String, time: Duration, app: &App) -> P
         Rate::of(stored_bytes, time)
     ));
     printer.say(format_args!("manifest: {}", crate::printer::visible(&manifest)));
+    match dataset.manifest().sums() {
+        Sums::Theirs => printer.say(format_args!(
+            "{SUMS_NAME}: left as it was, it does not list these shards; remove it and add --force to have it written"
+        )),
+        Sums::Missing(error) => printer.say(format_args!("{SUMS_NAME}: not written, {error}")),
+        Sums::Unasked | Sums::Written => {}
+    }
     printer.detail(dataset.ledger());
     Ok(Exit::Success)
 }

@@ -80,6 +80,19 @@ fn index_writes_a_manifest_that_verify_holds_the_data_to() {
 }
 
 #[test]
+fn hashes_that_came_with_the_data_stay() {
+    let sandbox = shards();
+    std::fs::write(sandbox.path("d/SHA256SUMS"), "theirs\n").unwrap();
+    sandbox
+        .run(["index", "d"])
+        .exits(0)
+        .says(&["SHA256SUMS: left as it was"]);
+    let json = sandbox.run(["index", "--json", "--force", "d"]).exits(0).json();
+    assert_eq!(json["sums"], "theirs");
+    assert_eq!(sandbox.read("d/SHA256SUMS"), b"theirs\n");
+}
+
+#[test]
 fn damage_is_named_and_is_no() {
     let sandbox = shards();
     sandbox.run(["index", "-q", "d"]).exits(0);

@@ -10,7 +10,7 @@ use forebay_core::{ByteSize, Error, ErrorKind, Key, Ledger, Result, Span};
 use forebay_io::Buf;
 use forebay_store::{Context, ObjectMeta, PutMode, PutOptions, Store, StoreExt, Upload};
 
-use super::directory::{Directory, FormatSpec, Shard, digest_u64, prelude};
+use super::directory::{Directory, FormatSpec, Shard, digest_u64, packed_mark, prelude};
 use super::{Manifest, Sections, section, sums};
 use crate::dataset::FILES;
 use crate::format::Tabulated;
@@ -92,6 +92,17 @@ impl ManifestWriter {
         }
     }
 
+    /// Say that the shards were packed together with this manifest, before the first of them is added.
+    pub(crate) fn packed(mut self) -> Self {
+        let mark = packed_mark();
+        self.at += mark.len() as u64;
+        match &mut self.sink {
+            Sink::Memory(pieces) => pieces.push(mark.into()),
+            Sink::Store(outgoing) => outgoing.pending.extend(mark),
+        }
+        self
+    }
+
     /// The shards so far.
     pub fn shards(&self) -> &[Shard] {
         &self.directory.shards
@@ -127,7 +138,8 @@ impl ManifestWriter {
         Ok(())
     }
 
-    /// Write the rest, beginning with `SHA256SUMS` beside it, and open the manifest. A saved one is there, whole and durable, when this returns.
+    /// Write the rest, and open the manifest. A saved one is there, whole and durable, when this returns; [`Manifest::sums`] tells what became of
+    /// `SHA256SUMS` beside it.
     pub async fn finish(self) -> Result<Manifest> {
         let end = self.directory.encode(self.at)?;
         let fingerprint = self.directory.fingerprint()?;
@@ -190,11 +202,8 @@ impl Outgoing {
     }
 
     async fn finish(mut self, end: &[u8], directory: &Directory) -> Result<Manifest> {
-        // Virtual shards have no files of their own that anybody could sum up.
-        if directory.spec.name != FILES {
-            self.put_sums(&directory.shards).await?;
-        }
         self.write(end).await?;
+        let earlier = self.earlier_sums().await;
         match self.commit().await {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -203,7 +212,18 @@ impl Outgoing {
             Err(error) => return Err(error),
         }
         tracing::debug!(ledger = ?self.ledger, "manifest written");
-        Manifest::open(self.store, &self.key, &self.context).await
+        let manifest = Manifest::open(Arc::clone(&self.store), &self.key, &self.context).await?;
+        Ok(self.put_sums(manifest, earlier.as_deref()).await)
+    }
+
+    /// The hashes that the manifest which is about to be replaced has beside it, where it wrote them.
+    async fn earlier_sums(&self) -> Option<String> {
+        if self.mode != PutMode::Replace {
+            return None;
+        }
+        // One that cannot be read wrote nothing that could be known again.
+        let manifest = Manifest::open(Arc::clone(&self.store), &self.key, &self.context).await;
+        manifest.ok().map(|manifest| sums::sha256sums(manifest.shards()))
     }
 
     /// Make it visible.
@@ -221,14 +241,11 @@ impl Outgoing {
         upload.complete().await.map(drop)
     }
 
-    /// Somebody else was faster: theirs is as good where it says the same. Where it does not, the hashes beside it must be theirs again.
+    /// Somebody else was faster: theirs is as good where it says the same.
     async fn theirs(self, directory: &Directory, error: Error) -> Result<Manifest> {
         let manifest = Manifest::open(Arc::clone(&self.store), &self.key, &self.context).await?;
         if manifest.fingerprint() == directory.fingerprint()? {
-            return Ok(manifest);
-        }
-        if manifest.spec().name != FILES {
-            self.put_sums(manifest.shards()).await?;
+            return Ok(self.put_sums(manifest, None).await);
         }
         let message = "another manifest was saved meanwhile";
         Err(Error::new(ErrorKind::AlreadyExists, "index", message)
@@ -243,11 +260,13 @@ impl Outgoing {
         put.await.map(drop)
     }
 
-    async fn put_sums(&self, shards: &[Shard]) -> Result<()> {
-        let key = self.key.parent().join(&Key::parse(super::SUMS_NAME)?);
-        let (sums, options) = (sums::sha256sums(shards), PutOptions::default());
-        let put = self.store.put_bytes(&key, sums.as_bytes(), &options);
-        put.await.map(drop)
+    async fn put_sums(&self, manifest: Manifest, earlier: Option<&str>) -> Manifest {
+        // Virtual shards have no files of their own that anybody could sum up.
+        if manifest.spec().name == FILES {
+            return manifest;
+        }
+        let sums = sums::save(&self.store, &self.key, manifest.shards(), earlier, &self.context).await;
+        manifest.with_sums(sums)
     }
 
     fn options(&self) -> PutOptions {

@@ -27,8 +27,15 @@ const CODECS_MAX: usize = 255;
 pub(super) const PRELUDE_BYTES: u64 = 16;
 pub(super) const TRAILER_BYTES: u64 = 96;
 
+/// Bytes of the mark behind the prelude, where there is one.
+pub(super) const MARK_BYTES: u64 = 16;
+
 const PRELUDE_MAGIC: &[u8; 8] = b"FBAYMANI";
 const TRAILER_MAGIC: &[u8; 8] = b"FBAYMEND";
+const PACKED_MAGIC: &[u8; 8] = b"FBAYPACK";
+
+/// Version of the mark.
+const PACKED_VERSION: u32 = 1;
 
 /// Smallest row: a key of one byte and no groups.
 const ROW_BYTES_MIN: u64 = 2 + 1 + 8 + 8 + 1 + 32 + 8 + 4;
@@ -376,6 +383,16 @@ impl Trailer {
 pub(super) fn prelude() -> Vec<u8> {
     let mut bytes = PRELUDE_MAGIC.to_vec();
     bytes.extend(MANIFEST_FORMAT.to_le_bytes());
+    let crc = crc32c(&bytes);
+    bytes.extend(crc.to_le_bytes());
+    bytes
+}
+
+/// What lies between the prelude and the sections of a data set that was packed. It is no part of what the data set is, so the same shards have the same
+/// fingerprint whoever made their manifest; and whoever does not know it never reads it.
+pub(super) fn packed_mark() -> Vec<u8> {
+    let mut bytes = PACKED_MAGIC.to_vec();
+    bytes.extend(PACKED_VERSION.to_le_bytes());
     let crc = crc32c(&bytes);
     bytes.extend(crc.to_le_bytes());
     bytes
