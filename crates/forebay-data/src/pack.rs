@@ -20,6 +20,7 @@ mod input;
 mod memory;
 mod npy;
 mod output;
+mod plan;
 mod shape;
 mod shards;
 mod target;
@@ -39,14 +40,15 @@ pub use output::PackFormat;
 
 use crate::dataset::{OpenOptions, Place, Progress, Silent, Task};
 use crate::format::mds;
-use crate::manifest::{FormatSpec, Manifest, ManifestWriter};
+use crate::manifest::{FormatSpec, Manifest, ManifestWriter, SUMS_NAME, Sums};
 use crate::schema::Dtype;
 use build::{Builder, Built};
 use cut::{Cutter, Job};
 use input::{Chunks, Input, Reading};
 use memory::Shares;
+use plan::Plan;
 use shape::Shaper;
-use target::{Found, Note, Plan, Target};
+use target::{Found, Note, Target};
 
 /// Size of shards where none is asked for.
 pub const SHARD_BYTES: u64 = 256 << 20;
@@ -146,6 +148,8 @@ pub struct PackReport {
     pub fingerprint: String,
     /// Shards built at once.
     pub shards_at_once: u64,
+    /// What became of `SHA256SUMS`: `written`, or `theirs` where one that is not of these shards was left alone.
+    pub sums: &'static str,
     /// Which way the bytes came.
     pub read: Ledger,
     /// Which way they went.
@@ -166,6 +170,7 @@ impl PackReport {
             bytes_written: shards.iter().map(|shard| shard.stored_bytes).sum(),
             fingerprint: target::hex(&manifest.fingerprint()),
             shards_at_once: shares.shards_at_once as u64,
+            sums: manifest.sums().name(),
             read: Ledger::default(),
             written: Ledger::default(),
         }
@@ -190,8 +195,10 @@ pub async fn pack(
     let notes = match target.prepare(&plan, spec.overwrite).await? {
         Found::Notes(notes) => notes,
         Found::Complete(manifest) => {
+            let sums = told(&target.put_sums(&manifest).await?)?;
             target.forget().await?;
-            return Ok(PackReport::new(&manifest, &input, &shares));
+            let report = PackReport::new(&manifest, &input, &shares);
+            return Ok(PackReport { sums, ..report });
         }
     };
     spec.progress.planned(0, input.bytes());
@@ -203,6 +210,17 @@ pub async fn pack(
         spec: spec.clone(),
     };
     run.pack(notes).await
+}
+
+/// What became of the hashes. Where they could not be written the run is not over: the same command writes them.
+fn told(sums: &Sums) -> Result<&'static str> {
+    let Sums::Missing(error) = sums else {
+        return Ok(sums.name());
+    };
+    let message = format!("the data set is complete, but {SUMS_NAME} could not be written");
+    Err(Error::new(error.kind(), "pack", message)
+        .with_source(Arc::clone(error))
+        .with_hint("the same command writes it"))
 }
 
 /// A run under way.
@@ -342,8 +360,10 @@ impl Run {
             self.target.put_index(&index.to_json()?).await?;
         }
         let manifest = written.manifest.finish().await?;
+        let sums = told(manifest.sums())?;
         self.target.forget().await?;
         Ok(PackReport {
+            sums,
             shards_kept: written.kept,
             read: self.reading.tally.ledger(),
             written: written.ledger,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use forebay_core::{ByteSize, Clock, Error, ErrorKind, Rate, Result, SystemClock};
 use forebay_data::dataset::{OpenOptions, Progress};
+use forebay_data::manifest::{SUMS_NAME, Sums};
 use forebay_data::pack::{PackFormat, PackReport, PackSpec, pack};
 use forebay_store::{Context, open};
 use serde::Serialize;
@@ -119,6 +120,11 @@ fn conclude(report: &PackReport, target: String, time: Duration, app: &App) -> P
         Rate::of(report.bytes_written, time)
     ));
     printer.say(format_args!("target: {}", visible(&target)));
+    if report.sums == Sums::Theirs.name() {
+        printer.say(format_args!(
+            "{SUMS_NAME}: left as it was, it does not list these shards"
+        ));
+    }
     printer.detail(&report.read);
     printer.detail(&report.written);
     Ok(Exit::Success)

@@ -93,6 +93,24 @@ fn mistakes_are_told_before_anything_is_written() {
     );
 }
 
+#[test]
+fn only_what_was_packed_is_overwritten() {
+    let sandbox = folder();
+    sandbox.run(["pack", "raw", "w", "--to", "wds"]).exits(0);
+    sandbox.run(["index", "--force", "w"]).exits(0);
+    let before = contents(&sandbox, "w");
+    sandbox
+        .run(["pack", "raw", "w", "--to", "mds", "--overwrite"])
+        .exits(1)
+        .says(&["not packed"]);
+    assert_eq!(contents(&sandbox, "w"), before);
+    sandbox
+        .run(["pack", "raw", "x", "--to", "wds", "--memory", "512MiB"])
+        .exits(2)
+        .says(&["--memory", "--shard-size"]);
+    assert!(!sandbox.path("x").exists());
+}
+
 /// Start a pack and wait until some of its shards are there.
 fn under_way(sandbox: &Sandbox, args: &[&str]) -> Child {
     let mut child = sandbox

@@ -147,7 +147,7 @@ struct Feeder {
 /// A window in memory.
 #[derive(Debug)]
 struct Blocks {
-    blocks: Vec<Loaded>,
+    loaded: Vec<Loaded>,
     bytes: u64,
     _room: Held,
 }
@@ -228,7 +228,7 @@ impl Feeder {
         });
         let blocks = stream::iter(loads).buffered(BLOCKS_AT_ONCE_MAX).try_collect();
         Ok(Arc::new(Blocks {
-            blocks: blocks.await?,
+            loaded: blocks.await?,
             bytes: sizes.iter().copied().fold(0, u64::saturating_add),
             _room: room,
         }))
@@ -266,7 +266,7 @@ impl Feeder {
         let (feeder, blocks) = (self.clone(), Arc::clone(blocks));
         Task::spawn(async move {
             let cpu = feeder.reader.cpu.clone();
-            cpu.run(move || feeder.gather(&blocks.blocks, first, &picks))
+            cpu.run(move || feeder.gather(&blocks.loaded, first, &picks))
                 .await?
         })
     }

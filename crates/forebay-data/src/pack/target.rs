@@ -5,9 +5,12 @@
 //! .forebay-pack-00000017.json  shard 17 is there: its name, size, SHA-256, and the positions of the input it covers
 //! ```
 //!
+//! Of two runs that begin at once, one puts its plan; the other goes on with it where its own is the same, and is refused otherwise. What is replaced is what
+//! packing wrote: a manifest that has its mark, the shards it lists or that have a note, and the side files that name just these.
+//!
 //! Notes are small objects of their own, each written after its shard, so that they can be in any store. They are removed when the manifest is there.
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -18,16 +21,17 @@ use forebay_store::{
 };
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
-use super::PackSpec;
 use super::build::Built;
-use super::input::Input;
 use super::output::Output;
+use super::plan::Plan;
 use crate::dataset::family_of;
+use crate::format::mds;
 use crate::format::tabulate;
-use crate::manifest::{FormatSpec, MANIFEST_NAME, Manifest, ManifestWriter, SUMS_NAME};
-use crate::schema::Dtype;
+use crate::manifest::{
+    FormatSpec, MANIFEST_NAME, Manifest, ManifestWriter, SUMS_NAME, Sums, put_if_absent, read_small,
+    save_sums, sha256sums,
+};
 use crate::source::ShardSource;
 
 /// How the names of plan and notes begin; hidden, so that no reader takes them for data, and in no folder that would be left behind.
@@ -39,8 +43,8 @@ const PLAN_NAME: &str = "plan.json";
 /// The list of shards of MDS.
 const INDEX_NAME: &str = "index.json";
 
-/// Version of plan and notes.
-const PLAN_VERSION: u64 = 1;
+/// Longest list of shards of MDS that is read: some hundred thousand shards.
+const INDEX_BYTES_MAX: u64 = 256 << 20;
 
 /// Longest plan or note that is read.
 const NOTE_BYTES_MAX: u64 = 1 << 20;
@@ -50,58 +54,6 @@ const OBJECTS_MAX: usize = 4 << 20;
 
 /// Objects read, written or removed side by side.
 const AT_ONCE_MAX: usize = 16;
-
-/// What is packed, and how: the same plan gives the same bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Plan {
-    version: u64,
-    settings: BTreeMap<String, Value>,
-}
-
-impl Plan {
-    pub(super) fn new(input: &Input, spec: &PackSpec) -> Self {
-        // The window of a shuffle depends on the memory there is.
-        let window = spec.shuffle.map(|_| spec.memory_bytes_max);
-        let settings = json!({
-            "input": hex(&input.identity()),
-            "to": spec.to,
-            "shard_size": spec.shard_bytes,
-            "samples_per_shard": spec.samples_per_shard,
-            "compression": spec.compression,
-            "shuffle": spec.shuffle,
-            "shuffle_memory": window,
-            "filter": spec.filter,
-            "limit": spec.limit,
-            "fields": spec.fields,
-            "drop_keys": spec.drop_keys,
-            "token_dtype": spec.dtype.map(Dtype::name),
-        });
-        let settings = match settings {
-            Value::Object(settings) => settings.into_iter().collect(),
-            _ => BTreeMap::new(),
-        };
-        Self {
-            version: PLAN_VERSION,
-            settings,
-        }
-    }
-
-    /// What is different in another plan, in words.
-    fn difference(&self, other: &Self) -> Option<String> {
-        if self.version != other.version {
-            return Some(format!("version {}", other.version));
-        }
-        let names = self.settings.keys().chain(other.settings.keys());
-        let name = names
-            .into_iter()
-            .find(|name| self.settings.get(*name) != other.settings.get(*name))?;
-        let shown = other.settings.get(name).unwrap_or(&Value::Null);
-        Some(match name.as_str() {
-            "input" => "another input".to_owned(),
-            name => format!("{name} {shown}"),
-        })
-    }
-}
 
 /// A shard that is there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,7 +86,7 @@ pub(super) struct Target {
 
 /// What lies in a target.
 #[derive(Debug, Default)]
-struct Contents {
+pub(super) struct Contents {
     has_manifest: bool,
     has_plan: bool,
     notes: Vec<Key>,
@@ -164,7 +116,8 @@ impl Target {
             Key::parse(MANIFEST_NAME)?,
             mode,
             &self.context,
-        ))
+        )
+        .packed())
     }
 
     /// See what is there, make room where that is asked for, and write the plan.
@@ -174,36 +127,84 @@ impl Target {
             self.clear(contents).await?;
             contents = self.contents().await?;
         }
-        let known = if contents.has_plan {
-            self.read_json::<Plan>(&notes_key(PLAN_NAME)?).await?
-        } else {
-            None
-        };
-        match known {
-            Some(known) => {
-                if let Some(difference) = plan.difference(&known) {
-                    return Err(self.other_plan(&difference));
-                }
-            }
-            None if contents.has_manifest || !(overwrite || contents.others.is_empty()) => {
-                return Err(self.not_empty(&contents));
-            }
-            None => {}
+        if contents.has_plan {
+            self.compare(plan).await?;
+        } else if contents.has_manifest || !(overwrite || contents.others.is_empty()) {
+            return Err(self.not_empty(&contents));
+        } else if plan.writes_index() && contents.others.contains(&Key::parse(INDEX_NAME)?) {
+            return Err(self.foreign(INDEX_NAME));
         }
         if contents.has_manifest {
-            let key = Key::parse(MANIFEST_NAME)?;
-            let manifest = Manifest::open(Arc::clone(&self.store), &key, &self.context).await?;
+            let manifest = self.packed_manifest().await?;
             return Ok(Found::Complete(manifest));
         }
-        self.put_json(&notes_key(PLAN_NAME)?, plan).await?;
-        let notes = stream::iter(contents.notes)
+        let notes = if contents.has_plan {
+            contents.notes
+        } else {
+            self.begin(plan, &contents).await?
+        };
+        let notes = stream::iter(notes)
             .map(|key| async move { self.read_json::<Note>(&key).await })
             .buffered(AT_ONCE_MAX);
         let notes: Vec<Option<Note>> = notes.try_collect().await?;
         Ok(Found::Notes(in_order(notes.into_iter().flatten())))
     }
 
-    async fn contents(&self) -> Result<Contents> {
+    /// Put the plan where none was `seen`, unless somebody else is faster; gives the notes there are.
+    pub(super) async fn begin(&self, plan: &Plan, seen: &Contents) -> Result<Vec<Key>> {
+        let key = notes_key(PLAN_NAME)?;
+        if !put_if_absent(&*self.store, &key, &json_of(plan)?).await? {
+            self.compare(plan).await?;
+            return Ok(self.contents().await?.notes);
+        }
+        // Whoever packed all of it since the target was seen has taken its plan away again.
+        let now = self.contents().await?;
+        let known: HashSet<&Key> = seen.others.iter().collect();
+        if now.has_manifest || now.others.iter().any(|key| !known.contains(key)) {
+            self.store.delete(&key).await?;
+            return Err(self.not_empty(&now));
+        }
+        // Notes without a plan are of nobody knows what.
+        self.delete_all(now.notes.into_iter()).await?;
+        Ok(Vec::new())
+    }
+
+    /// Refuse to go on with another plan than the one that is there.
+    async fn compare(&self, plan: &Plan) -> Result<()> {
+        let Some(known) = self.read_json::<Plan>(&notes_key(PLAN_NAME)?).await? else {
+            let message = "the plan of a pack that was begun here cannot be read";
+            return Err(Error::new(ErrorKind::Precondition, "pack", message)
+                .at(self.store.location())
+                .with_hint(
+                    "another pack may just have ended; run it again, or start over with --overwrite",
+                ));
+        };
+        match plan.difference(&known) {
+            Some(difference) => Err(self.other_plan(&difference)),
+            None => Ok(()),
+        }
+    }
+
+    /// The manifest, where packing wrote it.
+    async fn packed_manifest(&self) -> Result<Manifest> {
+        let key = Key::parse(MANIFEST_NAME)?;
+        let manifest = Manifest::open(Arc::clone(&self.store), &key, &self.context).await?;
+        if manifest.is_packed().await? {
+            return Ok(manifest);
+        }
+        let message = "there is a data set that was not packed here";
+        Err(Error::new(ErrorKind::AlreadyExists, "pack", message)
+            .at(self.store.location())
+            .with_hint("only what was packed is replaced; choose another target, or remove it yourself"))
+    }
+
+    /// Write the hashes of a data set that is there already, where they are not.
+    pub(super) async fn put_sums(&self, manifest: &Manifest) -> Result<Sums> {
+        let key = Key::parse(MANIFEST_NAME)?;
+        Ok(save_sums(&self.store, &key, manifest.shards(), None, &self.context).await)
+    }
+
+    pub(super) async fn contents(&self) -> Result<Contents> {
         let mut contents = Contents::default();
         let mut rows = self.store.list(&Key::ROOT, ListOptions { recursive: true });
         let mut count = 0;
@@ -234,34 +235,42 @@ impl Target {
     /// Remove what an earlier run wrote, the manifest first: from then on nobody takes the rest for a data set. What nobody here wrote stays, and is
     /// refused where it could be taken for a shard.
     async fn clear(&self, contents: Contents) -> Result<()> {
-        let manifest = Key::parse(MANIFEST_NAME)?;
         let mut ours: Vec<Key> = Vec::new();
+        let mut sides: Vec<Key> = Vec::new();
         if contents.has_manifest {
-            let known = Manifest::open(Arc::clone(&self.store), &manifest, &self.context).await?;
+            let known = self.packed_manifest().await?;
             ours.extend(known.shards().iter().map(|shard| shard.key.clone()));
+            let (sums, key) = (sha256sums(known.shards()), Key::parse(SUMS_NAME)?);
+            let found = self.read_there(&contents, &key, sums.len() as u64).await?;
+            sides.extend((found.as_deref() == Some(sums.as_bytes())).then_some(key));
         }
         for key in &contents.notes {
             ours.extend(self.read_json::<Note>(key).await?.map(|note| note.key));
         }
-        let mut sides = Vec::new();
+        let key = Key::parse(INDEX_NAME)?;
+        let index = self.read_there(&contents, &key, INDEX_BYTES_MAX).await?;
+        sides.extend(index.is_some_and(|index| lists(&index, &ours)).then_some(key));
         for key in &ours {
             if let Some((stem, "bin")) = key.as_str().rsplit_once('.') {
                 sides.push(Key::parse(&format!("{stem}.idx"))?);
             }
         }
-        ours.extend(sides);
-        ours.extend([Key::parse(SUMS_NAME)?, Key::parse(INDEX_NAME)?]);
-        let foreign = |key: &&Key| !ours.contains(key) && family_of(key).is_some();
+        let ours: HashSet<Key> = ours.into_iter().chain(sides).collect();
+        let foreign = |key: &&Key| !ours.contains(*key) && family_of(key).is_some();
         if let Some(key) = contents.others.iter().find(foreign) {
-            let message =
-                format!("'{key}' is not part of what was packed here, but could be taken for a shard");
-            return Err(Error::new(ErrorKind::AlreadyExists, "pack", message)
-                .at(self.store.location())
-                .with_hint("remove it, or choose another target"));
+            return Err(self.foreign(key.as_str()));
         }
-        self.store.delete(&manifest).await?;
+        self.store.delete(&Key::parse(MANIFEST_NAME)?).await?;
         self.delete_all(ours.into_iter().chain(contents.notes)).await?;
         self.store.delete(&notes_key(PLAN_NAME)?).await
+    }
+
+    /// The bytes of an object that was listed; `None` where it was not, or has more than that.
+    async fn read_there(&self, contents: &Contents, key: &Key, bytes_max: u64) -> Result<Option<Vec<u8>>> {
+        if !contents.others.contains(key) {
+            return Ok(None);
+        }
+        read_small(&self.store, key, bytes_max, &self.context).await
     }
 
     async fn delete_all(&self, keys: impl Iterator<Item = Key>) -> Result<()> {
@@ -306,13 +315,17 @@ impl Target {
             .await
     }
 
-    /// Write the list of shards of MDS.
+    /// Write the list of shards of MDS. A run that ended early may have written the same; anybody else's stays.
     pub(super) async fn put_index(&self, index: &[u8]) -> Result<()> {
         let key = Key::parse(INDEX_NAME)?;
-        self.store
-            .put_bytes(&key, index, &PutOptions::default())
-            .await
-            .map(drop)
+        if put_if_absent(&*self.store, &key, index).await? {
+            return Ok(());
+        }
+        let found = read_small(&self.store, &key, index.len() as u64, &self.context).await?;
+        if found.as_deref() == Some(index) {
+            return Ok(());
+        }
+        Err(self.foreign(INDEX_NAME))
     }
 
     /// Remove all notes, the plan last.
@@ -323,11 +336,8 @@ impl Target {
     }
 
     async fn put_json(&self, key: &Key, value: &impl Serialize) -> Result<()> {
-        let text = serde_json::to_vec(value).map_err(|error| {
-            Error::new(ErrorKind::Internal, "pack", "a note that cannot be written").with_source(error)
-        })?;
         self.store
-            .put_bytes(key, &text, &PutOptions::default())
+            .put_bytes(key, &json_of(value)?, &PutOptions::default())
             .await
             .map(drop)
     }
@@ -346,6 +356,13 @@ impl Target {
             .read(key, Span::first(meta.size), &options, &self.context)
             .await?;
         Ok(serde_json::from_slice(&text).ok())
+    }
+
+    fn foreign(&self, name: &str) -> Error {
+        let message = format!("'{name}' is not part of what was packed here, but could be taken for it");
+        Error::new(ErrorKind::AlreadyExists, "pack", message)
+            .at(self.store.location())
+            .with_hint("remove it, or choose another target")
     }
 
     fn other_plan(&self, difference: &str) -> Error {
@@ -384,6 +401,22 @@ fn in_order(notes: impl Iterator<Item = Note>) -> Vec<Note> {
         }
     }
     kept
+}
+
+/// True when a list of shards of MDS has just these shards.
+fn lists(index: &[u8], shards: &[Key]) -> bool {
+    let Ok(index) = mds::Index::parse(index) else {
+        return false;
+    };
+    let listed: HashSet<&Key> = index.shards.iter().map(|shard| &shard.stored().key).collect();
+    let ours: HashSet<&Key> = shards.iter().collect();
+    !ours.is_empty() && listed == ours
+}
+
+fn json_of(value: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|error| {
+        Error::new(ErrorKind::Internal, "pack", "a note that cannot be written").with_source(error)
+    })
 }
 
 fn notes_key(name: &str) -> Result<Key> {

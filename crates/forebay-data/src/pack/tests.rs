@@ -2,6 +2,7 @@
 
 mod going_on;
 mod memory_bound;
+mod others;
 mod refused;
 mod round_trip;
 

@@ -1,0 +1,72 @@
+//! The plan of a run: what is packed, and how. It is put beside the shards, and whoever goes on with them must have the same.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::PackSpec;
+use super::input::Input;
+use super::output::PackFormat;
+use super::target::hex;
+use crate::schema::Dtype;
+
+/// Version of plan and notes.
+const PLAN_VERSION: u64 = 1;
+
+/// What is packed, and how: the same plan gives the same bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Plan {
+    version: u64,
+    settings: BTreeMap<String, Value>,
+}
+
+impl Plan {
+    pub(super) fn new(input: &Input, spec: &PackSpec) -> Self {
+        // The window of a shuffle depends on the memory there is.
+        let window = spec.shuffle.map(|_| spec.memory_bytes_max);
+        let settings = json!({
+            "input": hex(&input.identity()),
+            "to": spec.to,
+            "shard_size": spec.shard_bytes,
+            "samples_per_shard": spec.samples_per_shard,
+            "compression": spec.compression,
+            "shuffle": spec.shuffle,
+            "shuffle_memory": window,
+            "filter": spec.filter,
+            "limit": spec.limit,
+            "fields": spec.fields,
+            "drop_keys": spec.drop_keys,
+            "token_dtype": spec.dtype.map(Dtype::name),
+        });
+        let settings = match settings {
+            Value::Object(settings) => settings.into_iter().collect(),
+            _ => BTreeMap::new(),
+        };
+        Self {
+            version: PLAN_VERSION,
+            settings,
+        }
+    }
+
+    /// True when a list of shards is written beside them.
+    pub(super) fn writes_index(&self) -> bool {
+        self.settings.get("to") == Some(&json!(PackFormat::Mds))
+    }
+
+    /// What is different in another plan, in words.
+    pub(super) fn difference(&self, other: &Self) -> Option<String> {
+        if self.version != other.version {
+            return Some(format!("version {}", other.version));
+        }
+        let names = self.settings.keys().chain(other.settings.keys());
+        let name = names
+            .into_iter()
+            .find(|name| self.settings.get(*name) != other.settings.get(*name))?;
+        let shown = other.settings.get(name).unwrap_or(&Value::Null);
+        Some(match name.as_str() {
+            "input" => "another input".to_owned(),
+            name => format!("{name} {shown}"),
+        })
+    }
+}
