@@ -126,15 +126,17 @@ async fn shards_too_large_for_the_memory_are_refused() {
 /// Windows hold more than all buffers of the stores, and the manifest is read through those.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shuffle_of_an_indexed_data_set_ends() {
-    let (folder, from, to) = (memory_store(), memory_store(), memory_store());
-    for index in 0..330 {
-        put(&*folder, &format!("{index:03}.dat"), &bytes_of(index, 30_000)).await;
+    let (dir, folder, to) = (tempfile::tempdir().unwrap(), memory_store(), memory_store());
+    let from = local_at(dir.path(), &context());
+    for index in 0..100 {
+        put(&*folder, &format!("{index:03}.dat"), &bytes_of(index, 130_560)).await;
     }
     let spec = PackSpec {
         samples_per_shard: Some(1),
+        shard_bytes: 200_000,
         ..small(PackFormat::Wds)
     };
-    assert_eq!(run(&folder, &from, &spec).await.unwrap().shards, 330);
+    assert_eq!(run(&folder, &from, &spec).await.unwrap().shards, 100);
     let config = DiskConfig {
         limits: Limits {
             part_bytes: 64 << 10,
@@ -146,6 +148,7 @@ async fn a_shuffle_of_an_indexed_data_set_ends() {
         ..DiskConfig::default()
     };
     let context = Context::open(config).unwrap().with_state_dir(None);
+    let from = local_at(dir.path(), &context);
     let spec = PackSpec {
         shuffle: Some(3),
         memory_bytes_max: 32 << 20,
@@ -156,5 +159,9 @@ async fn a_shuffle_of_an_indexed_data_set_ends() {
     let options = OpenOptions::default();
     let packing = pack(place(&from), Arc::clone(&to), &context, &options, &spec);
     let report = tokio::time::timeout(PATIENCE, packing).await;
-    assert_eq!(report.expect("it waits for itself").unwrap().samples, 330);
+
+    assert_eq!(report.expect("it waits for itself").unwrap().samples, 100);
+    // Not one block was read into the memory of the stores.
+    let stats = context.pool().stats();
+    assert!(stats.leased_bytes_peak < 130_560, "{stats:?}");
 }
