@@ -88,6 +88,27 @@ impl Codec {
             _ => Self::None,
         })
     }
+
+    /// Refuse sizes of a shard that no writer could have seen: more bytes than decompressing would ever give, or other ones where nothing is compressed.
+    /// Whoever makes room for a shard by what is written about it asks first.
+    pub fn check_sizes(self, stored_bytes: u64, raw_bytes: u64) -> Result<()> {
+        let is_possible = match self {
+            Self::None => raw_bytes == stored_bytes && i64::try_from(raw_bytes).is_ok(),
+            _ => i64::try_from(stored_bytes).is_ok() && raw_bytes <= raw_bytes_max(stored_bytes),
+        };
+        if is_possible {
+            return Ok(());
+        }
+        let message = format!("a shard of {stored_bytes} bytes that becomes {raw_bytes} bytes");
+        Err(Error::new(ErrorKind::LimitExceeded, "decompress", message)
+            .with_hint("no ordinary data shrinks that much; look at where the shard comes from"))
+    }
+}
+
+/// Most bytes that so many compressed ones may become.
+fn raw_bytes_max(stored_bytes: u64) -> u64 {
+    let by_ratio = stored_bytes.saturating_mul(RATIO_MAX).max(RATIO_FREE_BYTES);
+    RAW_BYTES_MAX.min(by_ratio)
 }
 
 /// Takes what decoding gives.
@@ -266,8 +287,7 @@ impl Decoder {
 
     fn count(&mut self, produced: u64) -> Result<()> {
         self.raw_bytes += produced;
-        let by_ratio = self.stored_bytes.saturating_mul(RATIO_MAX).max(RATIO_FREE_BYTES);
-        if self.raw_bytes <= RAW_BYTES_MAX.min(by_ratio) {
+        if self.raw_bytes <= raw_bytes_max(self.stored_bytes) {
             return Ok(());
         }
         let message = format!(

@@ -343,7 +343,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 }
 
 /// Memory of a table, counted by what it holds; never 0.
-fn memory_bytes(table: &Table) -> u64 {
+pub(crate) fn memory_bytes(table: &Table) -> u64 {
     let fixed = size_of::<Table>() + table.fields.len() * 64;
     let content = match &table.layout {
         Layout::Samples(samples) => {

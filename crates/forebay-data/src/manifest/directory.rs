@@ -238,6 +238,11 @@ fn read_row(cursor: &mut Cursor<'_>, codecs: &[Codec]) -> Result<Shard> {
     let Some(codec) = codecs.get(codec).copied() else {
         return Err(cursor.corrupt("a compression that is not in the list"));
     };
+    codec.check_sizes(stored_bytes, raw_bytes).map_err(|error| {
+        cursor
+            .corrupt(&format!("shard {key:?} cannot have such sizes"))
+            .with_source(error)
+    })?;
     let sha256 = cursor.array()?;
     let samples = cursor.u64()?;
     let group_count = cursor.u32()? as usize;
@@ -471,6 +476,9 @@ pub(super) fn fuzz(bytes: &[u8]) {
         crc: crc32c(bytes),
     };
     if let Ok(directory) = Directory::parse(bytes, &trailer) {
+        // Whoever reads a shard makes room for it by these numbers.
+        let mut sizes = directory.shards.iter();
+        assert!(sizes.all(|row| row.codec.check_sizes(row.stored_bytes, row.raw_bytes).is_ok()));
         let encoded = directory
             .encode(1 << 20)
             .expect("a directory that was read can be written");

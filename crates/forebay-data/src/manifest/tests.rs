@@ -275,7 +275,10 @@ async fn a_directory_that_lies_is_refused() {
     // What only shows when a section is read.
     let late = [
         forged(|directory| directory.shards[0].samples = 3).await,
-        forged(|directory| directory.shards[0].raw_bytes = 602).await,
+        forged(|directory| {
+            (directory.shards[0].raw_bytes, directory.shards[0].stored_bytes) = (602, 602);
+        })
+        .await,
         forged(|directory| directory.shards[0].section.raw_bytes += 1).await,
         forged(|directory| directory.shards[0].section.raw_bytes -= 1).await,
         forged(|directory| directory.schema = Schema::default()).await,
@@ -597,6 +600,34 @@ fn any_groups(fields: Vec<Kind>) -> impl Strategy<Value = Table> {
     })
 }
 
+/// Sizes that would make whoever believes them ask for more memory than there is.
+#[tokio::test]
+async fn sizes_that_no_shard_can_have_are_refused() {
+    for (codec, stored_bytes, raw_bytes) in [
+        (Codec::Gzip, 1 << 10, 15 << 40),
+        (Codec::Zstd, 1 << 10, (256 << 20) + 1),
+        (Codec::Zstd, 1 << 40, (64 << 30) + 1),
+        (Codec::Gzip, 1 << 63, 1 << 20),
+        (Codec::Gzip, 1 << 10, 1 << 63),
+        (Codec::None, 1 << 63, 1 << 63),
+        (Codec::None, u64::MAX, u64::MAX),
+        (Codec::None, 1 << 10, 2 << 10),
+        (Codec::None, 2 << 10, 1 << 10),
+    ] {
+        let mut writer = ManifestWriter::in_memory(FormatSpec::new("wds"), "test");
+        let tabulated = tabulated(samples_table(), raw_bytes, codec);
+        writer.add(&meta("a", stored_bytes), &tabulated).await.unwrap();
+        let written = bytes_of(&writer.finish().await.unwrap());
+        let error = Manifest::from_bytes(written).await.unwrap_err();
+        assert_eq!(
+            error.kind(),
+            ErrorKind::Corrupt,
+            "{codec:?} {stored_bytes} {raw_bytes}"
+        );
+        assert!(error.to_string().contains("\"a\""), "{error}");
+    }
+}
+
 fn any_tables() -> impl Strategy<Value = Vec<Table>> {
     let kinds = prop::collection::vec(any_kind(), 0..4);
     kinds.prop_flat_map(|kinds| {
@@ -613,8 +644,8 @@ proptest! {
         runtime.block_on(async {
             let mut writer = ManifestWriter::in_memory(FormatSpec::new(names.as_str()), "test");
             for (number, table) in tables.iter().enumerate() {
-                let meta = meta(&format!("{names}/{number}"), 5);
-                let tabulated = tabulated(table.clone(), 1 << 60, Codec::Zstd);
+                let meta = meta(&format!("{names}/{number}"), 1 << 60);
+                let tabulated = tabulated(table.clone(), 1 << 60, Codec::None);
                 writer.add(&meta, &tabulated).await.unwrap();
             }
             let written = writer.finish().await.unwrap();
