@@ -152,6 +152,8 @@ struct Inner {
     context: Context,
     manifest: Manifest,
     is_indexed: bool,
+    /// Only some shards were asked for.
+    is_part: bool,
     /// What is known of each shard's object, once it was compared with the manifest.
     metas: Vec<OnceCell<ObjectMeta>>,
     touched: Touched,
@@ -218,6 +220,7 @@ impl Dataset {
             context: context.clone(),
             manifest,
             is_indexed: true,
+            is_part: options.shards.is_some(),
             metas,
             touched: options.touched,
             format: OnceCell::new(),
@@ -235,7 +238,12 @@ impl Dataset {
             options.shards.as_deref(),
         )
         .await?;
-        let sink = index::sink(&store, &found, context, options).await?;
+        let Some(sink) = index::sink(&store, &found, context, options).await? else {
+            // Somebody saved it since the first look.
+            let (place, key) = manifest_place(&store, options)?;
+            let manifest = Manifest::open(place, &key, context).await?;
+            return Self::open_indexed(store, context, manifest, options).await;
+        };
         let (manifest, ledger) = index::build(context, &found, sink, &options.progress).await?;
         let metas = found
             .shards
@@ -247,6 +255,7 @@ impl Dataset {
             context: context.clone(),
             manifest,
             is_indexed: options.save != Save::No,
+            is_part: options.shards.is_some(),
             metas,
             touched: options.touched,
             format: OnceCell::new(),
@@ -344,6 +353,15 @@ impl Dataset {
             .filter(is_touched)
             .map(|(shard, _)| shard.key.clone())
             .collect()
+    }
+
+    /// Objects that look like shards of this data set and are not in its manifest; opening with [`Check::AtOpen`] refuses them. Of a part of a data set, nobody
+    /// expects the rest to be listed.
+    pub async fn unlisted(&self) -> Result<Vec<Key>> {
+        if self.0.is_part {
+            return Ok(Vec::new());
+        }
+        fit::unlisted(&self.0.from.store, &self.0.manifest).await
     }
 
     /// Where the samples of a shard lie.

@@ -46,6 +46,8 @@ pub enum DamageKind {
     Format,
     /// The shard could not be read.
     Unreadable,
+    /// The object looks like a shard of the data set, but the manifest does not know it: streams refuse to leave it out silently.
+    Unlisted,
 }
 
 impl DamageKind {
@@ -59,6 +61,7 @@ impl DamageKind {
             Self::ChunkCrc => "chunk crc",
             Self::Format => "format",
             Self::Unreadable => "unreadable",
+            Self::Unlisted => "unlisted",
         }
     }
 }
@@ -145,6 +148,21 @@ pub async fn verify(
         found.damages.iter().for_each(&mut tell);
         report.damages.extend(found.damages);
         progress.shard_done(&shard.key, shard.samples);
+    }
+    for key in dataset.unlisted().await? {
+        let damage = Damage {
+            shard: key,
+            kind: DamageKind::Unlisted,
+            group: None,
+            column: None,
+            sample: None,
+            key: None,
+            offset: None,
+            message: "the manifest does not know it; forebay index --force takes it in".to_owned(),
+        };
+        tell(&damage);
+        report.damages_count += 1;
+        report.damages.push(damage);
     }
     Ok(report)
 }

@@ -212,6 +212,15 @@ async fn listing(
     Ok((metas, unlisted))
 }
 
+/// Objects beside the shards that look like shards, but are not in the manifest. Some stores cannot list: there is nothing to say then.
+pub(super) async fn unlisted(store: &Arc<dyn Store>, manifest: &Manifest) -> Result<Vec<Key>> {
+    match listing(store, manifest).await {
+        Ok((_, unlisted)) => Ok(unlisted.into_iter().map(|misfit| misfit.key).collect()),
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
 /// The error for what does not fit; `count` may be more than are given.
 pub(super) fn refuse(misfits: &[Misfit], count: usize) -> Error {
     let mut words: Vec<String> = misfits.iter().take(NAMED_MAX).map(ToString::to_string).collect();

@@ -10,7 +10,7 @@ use forebay_store::{Context, PutMode, Store};
 use futures::stream::{self, StreamExt};
 use tokio::task::JoinHandle;
 
-use super::{Discovered, OpenOptions, Progress, manifest_place};
+use super::{Discovered, OpenOptions, Progress, UseManifest, manifest_place};
 use crate::format::{Format, Tabulated, tabulate};
 use crate::manifest::{Manifest, ManifestWriter};
 use crate::source::ShardSource;
@@ -30,22 +30,23 @@ pub enum Save {
     Replace,
 }
 
-/// Where the manifest goes. That nothing is in its way is known before everything is read.
+/// Where the manifest goes. That nothing is in its way is known before everything is read: where one came since the first look, there is nothing to make.
 pub(super) async fn sink(
     store: &Arc<dyn Store>,
     found: &Discovered,
     context: &Context,
     options: &OpenOptions,
-) -> Result<ManifestWriter> {
+) -> Result<Option<ManifestWriter>> {
     let (spec, identity) = (found.spec.clone(), store.identity());
     if options.save == Save::No {
-        return Ok(ManifestWriter::in_memory(spec, &identity));
+        return Ok(Some(ManifestWriter::in_memory(spec, &identity)));
     }
     let (place, key) = manifest_place(store, options)?;
     if options.save == Save::IfAbsent {
         match place.head(&key).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
+            Ok(_) if options.manifest != UseManifest::Never => return Ok(None),
             Ok(_) => {
                 let message = "there is a manifest already";
                 return Err(Error::new(ErrorKind::AlreadyExists, "index", message)
@@ -59,9 +60,9 @@ pub(super) async fn sink(
         Save::IfAbsent => PutMode::IfAbsent,
         Save::No | Save::Replace => PutMode::Replace,
     };
-    Ok(ManifestWriter::to_object(
+    Ok(Some(ManifestWriter::to_object(
         spec, &identity, place, key, mode, context,
-    ))
+    )))
 }
 
 /// Read every shard and make the manifest.

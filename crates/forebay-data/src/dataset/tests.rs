@@ -1,6 +1,7 @@
 //! Data sets of a format for tests, in memory and on disk.
 
 pub(crate) mod lines;
+mod meanwhile;
 mod sums;
 
 use std::fmt::Write;
@@ -739,7 +740,9 @@ async fn whoever_indexes_other_data_meanwhile_is_told() {
         .unwrap();
     let before = sums_of(&store, &context).await;
     let progress: Arc<dyn Progress> = Arc::new(Silent);
-    let error = index::build(&context, &found, slow, &progress).await.unwrap_err();
+    let error = index::build(&context, &found, slow.unwrap(), &progress)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
     assert_eq!(sums_of(&store, &context).await, before);
     theirs.table(4).await.unwrap();
