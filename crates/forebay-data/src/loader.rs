@@ -32,11 +32,12 @@ mod task;
 mod tests;
 mod totals;
 mod trace;
+mod whole;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_core::{Clock, Result};
+use forebay_core::{Clock, Error, ErrorKind, Result};
 use forebay_io::{BufPool, PinHook, PoolConfig};
 use tokio::sync::mpsc;
 
@@ -54,7 +55,7 @@ use cpu::Cpu;
 use decode::Wanted;
 use feed::{FED_WINDOWS_MAX, Feeder, Room};
 use quarantine::Quarantine;
-use read::Reader;
+use read::{Holds, Reader};
 use task::Task;
 use totals::Totals;
 use trace::Tracer;
@@ -148,6 +149,7 @@ impl Outlook {
             Some(position) => course.resume(position)?,
             None => (course.first(), 0),
         };
+        whole::check(sources, spec, &course, &leg, batch)?;
         let fields = sources.wanted(spec)?;
         Ok(Self {
             position: leg.position(batch),
@@ -175,6 +177,7 @@ impl Loader {
     }
 
     fn start(sources: Sources, spec: &StreamSpec, course: Course, leg: Leg, batch: u64) -> Result<Self> {
+        whole::check(&sources, spec, &course, &leg, batch)?;
         let fields = sources.wanted(spec)?;
         let batch_bytes = sources.batch_bytes(&fields, spec.order.batch_size);
         let ready_max = ((spec.ready_bytes_max / batch_bytes.max(1)) as usize).clamp(READY_MIN, READY_MAX);
@@ -196,14 +199,14 @@ impl Loader {
         let (made, ready) = mpsc::channel(ready_max);
         let feeder = Feeder {
             course: course.clone(),
-            readers: readers(&sources, &fields, &blocks, &cpu),
+            readers: readers(&sources, &fields, &blocks, &cpu, spec.memory_bytes_max),
             room: Arc::clone(&room),
             fed,
         };
         let assembler = Assembler::new(
             course,
             fields,
-            Quarantine::of(spec, &sources)?,
+            (spec.bad != BadPolicy::Stop, Quarantine::of(spec, &sources)?),
             batches,
             cpu,
             Arc::clone(&clock),
@@ -254,8 +257,9 @@ impl Loader {
             Ok(Ok(collated)) => collated,
             Ok(Err(error)) | Err(error) => return Some(Err(error)),
         };
-        self.totals
-            .waited(&collated.batch, (asked, self.clock.now()), &stations);
+        if let Some(batch) = &collated.batch {
+            self.totals.waited(batch, (asked, self.clock.now()), &stations);
+        }
         let name = |number: u32| {
             let shard = self.sources.shard(number);
             shard.map_or_else(
@@ -263,13 +267,16 @@ impl Loader {
                 |(dataset, shard)| dataset.store().location().join(&shard.key).to_string(),
             )
         };
+        let first = collated.bad.first().cloned();
         if let Err(error) = self.totals.bad(collated.bad, &self.bad, name) {
             return Some(Err(error));
         }
-        self.totals
-            .given(collated.batch.len() as u64, collated.batch.bytes());
+        let Some(batch) = collated.batch else {
+            return Some(Err(none_whole(first, name)));
+        };
+        self.totals.given(&batch, collated.missing);
         self.at = (made.leg, made.index + 1);
-        Some(Ok(collated.batch))
+        Some(Ok(batch))
     }
 
     /// Where the run stands after the last batch handed over.
@@ -289,12 +296,32 @@ impl Loader {
 
     /// What was done so far.
     pub fn report(&self) -> Report {
-        self.totals.report(self.room.grown_bytes())
+        self.totals
+            .report(self.room.grown_bytes(), self.sources.opening_ledger())
     }
 }
 
+/// A batch without a whole sample, of which there is none before it that could take their places.
+fn none_whole(first: Option<BadSample>, name: impl Fn(u32) -> String) -> Error {
+    let message = "no sample of a batch is whole";
+    let error = match first {
+        Some(bad) => {
+            let message = format!("{message}; sample {}: {}", bad.index, bad.reason);
+            Error::new(ErrorKind::Corrupt, "collate", message).at(name(bad.shard))
+        }
+        None => Error::new(ErrorKind::Corrupt, "collate", message),
+    };
+    error.with_hint("forebay verify tells what is damaged")
+}
+
 /// What reads each of the data sets.
-fn readers(sources: &Sources, fields: &[Wanted], pool: &BufPool, cpu: &Cpu) -> Vec<Reader> {
+fn readers(
+    sources: &Sources,
+    fields: &[Wanted],
+    pool: &BufPool,
+    cpu: &Cpu,
+    memory_bytes_max: u64,
+) -> Vec<Reader> {
     let mut shard_first = 0;
     let schema: Option<Arc<[Field]>> = sources
         .datasets()
@@ -311,6 +338,7 @@ fn readers(sources: &Sources, fields: &[Wanted], pool: &BufPool, cpu: &Cpu) -> V
             pool: pool.clone(),
             cpu: cpu.clone(),
             groups: Arc::default(),
+            holds: Arc::new(Holds::within(memory_bytes_max)),
         }
     });
     readers.collect()

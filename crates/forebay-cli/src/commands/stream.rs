@@ -213,7 +213,9 @@ async fn filtered(
         return Ok(dataset);
     };
     let progress: Arc<dyn Progress> = Arc::new(StageBar(bar.clone(), "filtering"));
-    let kept = dataset.keep(filter, spec.threads, &progress).await?;
+    let kept = dataset
+        .keep(filter, spec.threads, spec.memory_bytes_max, &progress)
+        .await?;
     bar.suspend(|printer| {
         printer.say(format_args!(
             "the filter keeps {} of {} samples",

@@ -399,3 +399,72 @@ fn several_data_sets_are_mixed_by_weight_and_resumed() {
         .exits(2)
         .says(&["1 weights for 2 data sets"]);
 }
+
+#[test]
+fn kill_leaves_nothing_behind_and_the_next_run_works() {
+    let sandbox = with_data();
+    index(&sandbox);
+    let before = sandbox.names("data");
+    let args = [
+        "stream",
+        "data",
+        "--keys",
+        "--shuffle",
+        "--lanes",
+        "8",
+        "--batch-size",
+        "10",
+    ];
+    let more = ["--epochs", "100000000", "--state-out", "state"];
+    let mut child = sandbox
+        .command([&args[..], &more].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..500 {
+        lines.next().unwrap().unwrap();
+    }
+    kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+    assert_eq!(child.wait().unwrap().code(), None, "it was killed");
+    assert_eq!(sandbox.names("data"), before);
+    assert_eq!(sandbox.names(""), ["data"]);
+    assert_eq!(sandbox.journals(), [""; 0]);
+    let ran = sandbox.run(args).exits(0);
+    assert_eq!(
+        ran.out.lines().map(str::to_owned).collect::<BTreeSet<_>>(),
+        keys()
+    );
+}
+
+#[test]
+fn what_was_read_before_the_first_batch_is_told_apart() {
+    let sandbox = with_data();
+    let bytes = |report: &Value, name: &str| {
+        let paths = report[name]["paths"].as_object().unwrap();
+        paths
+            .values()
+            .map(|path| path["bytes"].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    let made = sandbox.run(["stream", "data", "--json"]).exits(0).json();
+    let size = |number: usize| shard(number, SAMPLES).len() as u64;
+    assert_eq!(bytes(&made, "opening"), (0..SHARDS).map(size).sum::<u64>());
+    index(&sandbox);
+    let opened = sandbox.run(["stream", "data", "--json"]).exits(0).json();
+    assert!(bytes(&opened, "opening") < size(0), "the index and no shard");
+    let filtered = [
+        "stream",
+        "data",
+        "--json",
+        "--batch-size",
+        "1",
+        "--filter",
+        "cls = 7",
+    ];
+    let filtered = sandbox.run(filtered).exits(0).json();
+    assert!(bytes(&filtered, "opening") > bytes(&filtered, "ledger"));
+    let ran = sandbox.run(["stream", "data", "--filter", "cls = 7"]).exits(0);
+    assert!(ran.out.contains("\nbefore  "), "{}", ran.out);
+}

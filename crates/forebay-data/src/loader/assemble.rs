@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_core::{Clock, Error, ErrorKind, Result};
 use forebay_io::BufPool;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::collate::{Collated, Job, Pick};
+use super::collate::{Before, Collated, Job, Pick};
 use super::course::{Course, Draws, Leg, Spot};
 use super::cpu::Cpu;
 use super::decode::Wanted;
@@ -99,6 +99,9 @@ pub(super) struct Assembler {
     pub(super) fed: mpsc::Receiver<Result<Fed>>,
     pub(super) ready: mpsc::Sender<Result<Made>>,
     busy: Arc<Busy>,
+    /// True when a batch without a whole sample borrows one.
+    borrows: bool,
+    before: Option<Before>,
     /// Windows by data set and lane, in the order in which they are needed.
     open: BTreeMap<(u32, u32), VecDeque<Open>>,
 }
@@ -111,7 +114,7 @@ impl Assembler {
     pub(super) fn new(
         course: Course,
         fields: Arc<[Wanted]>,
-        quarantine: Option<Arc<Quarantine>>,
+        (borrows, quarantine): (bool, Option<Arc<Quarantine>>),
         pool: BufPool,
         cpu: Cpu,
         clock: Arc<dyn Clock>,
@@ -132,6 +135,8 @@ impl Assembler {
             fed,
             ready,
             busy: Arc::default(),
+            borrows,
+            before: None,
             open: BTreeMap::new(),
         }
     }
@@ -195,9 +200,14 @@ impl Assembler {
             threads: self.cpu.threads(),
         };
         let (cpu, clock, mark) = (self.cpu.clone(), Arc::clone(&self.clock), self.busy.start());
+        let (next, before) = self.spare();
         let collating = Task::spawn(async move {
-            let (collated, begun) = job.collate(&cpu, &clock).await?;
+            let (collated, begun) = job.collate(before, &cpu, &clock).await?;
             drop(mark);
+            if let (Some(next), Some(last)) = (next, &collated.last) {
+                // Nobody needs it where there is no next batch.
+                let _: Result<(), Pick> = next.send(last.clone());
+            }
             (stations.begun, stations.done) = (begun, clock.now());
             Ok((collated, stations))
         });
@@ -206,6 +216,15 @@ impl Assembler {
             index,
             collating,
         })
+    }
+
+    /// Where the last sample of the batch that is being made goes, and where that of the batch before comes from.
+    fn spare(&mut self) -> (Option<oneshot::Sender<Pick>>, Option<Before>) {
+        if !self.borrows {
+            return (None, None);
+        }
+        let (next, coming) = oneshot::channel();
+        (Some(next), self.before.replace(coming))
     }
 
     /// The sample of a spot, as soon as its block is there.

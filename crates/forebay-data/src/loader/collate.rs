@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A sample that is bad (its checksum or the size of a field does not hold, a field of fixed size has no value, or it cannot be decoded) is left out; with a policy that goes on, the next
-//! good sample of the batch takes its place, so that batches never get shorter.
+//! good sample of the batch takes its place, so that batches never get shorter. Where a batch has none, the last sample of the batch before takes all places.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use forebay_core::{Clock, Error, ErrorKind, Result};
 use forebay_io::{AlignedBuf, BufPool, Pages};
 use futures::future::try_join_all;
 use serde::Serialize;
+use tokio::sync::oneshot;
 
 use super::batch::{Batch, BatchField, PART_ALIGN, Part, SampleKey};
 use super::cpu::Cpu;
@@ -45,7 +46,7 @@ pub struct BadSample {
 }
 
 /// What to collate.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Job {
     pub(super) epoch: u64,
     pub(super) index: u64,
@@ -61,9 +62,24 @@ pub(super) struct Job {
 /// A collated batch and the samples it had to do without.
 #[derive(Debug)]
 pub(super) struct Collated {
-    pub(super) batch: Batch,
+    /// Nothing where no sample is whole, and none was before it.
+    pub(super) batch: Option<Batch>,
     pub(super) bad: Vec<BadSample>,
+    /// Values that samples did not have, by field.
+    pub(super) missing: Vec<(String, u64)>,
+    /// The last of its samples, which are all good: it stands in for a batch after it that has none.
+    pub(super) last: Option<Pick>,
 }
+
+/// The last sample of the batch before, when that is collated.
+pub(super) type Before = oneshot::Receiver<Pick>;
+
+/// All samples of a batch are bad.
+#[derive(Debug)]
+struct NoneWhole(Vec<BadSample>);
+
+/// A batch or a part of one, unless no sample of it is whole.
+type Tried<T> = Result<Result<T, NoneWhole>>;
 
 /// A batch whose buffer is there, cut into the pieces that are to be decoded and the rest.
 #[derive(Debug)]
@@ -78,8 +94,46 @@ struct Prepared {
 }
 
 impl Job {
-    /// Collate on working threads; also tells when that began.
-    pub(super) async fn collate(self, cpu: &Cpu, clock: &Arc<dyn Clock>) -> Result<(Collated, Duration)> {
+    /// Collate on working threads; also tells when that began. With a policy that goes on, `before` is what to do without any whole sample.
+    pub(super) async fn collate(
+        self,
+        before: Option<Before>,
+        cpu: &Cpu,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<(Collated, Duration)> {
+        let again = before.is_some().then(|| self.clone());
+        let (tried, begun) = self.attempt(cpu, clock).await?;
+        let bad = match tried {
+            Ok(collated) => return Ok((collated, begun)),
+            Err(NoneWhole(bad)) => bad,
+        };
+        let spare = match before {
+            Some(before) => before.await.ok(),
+            None => None,
+        };
+        let mut lent = None;
+        if let (Some(mut job), Some(spare)) = (again, spare) {
+            job.picks.fill(spare);
+            job.quarantine = None;
+            lent = job.attempt(cpu, clock).await?.0.ok();
+        }
+        let collated = match lent {
+            Some(collated) => Collated { bad, ..collated },
+            None => Collated {
+                batch: None,
+                bad,
+                missing: Vec::new(),
+                last: None,
+            },
+        };
+        Ok((collated, begun))
+    }
+
+    async fn attempt(
+        self,
+        cpu: &Cpu,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<(Result<Collated, NoneWhole>, Duration)> {
         let clock = Arc::clone(clock);
         let is_heavy = self
             .fields
@@ -94,7 +148,10 @@ impl Job {
             return Ok((collated?, begun));
         }
         let prepared = cpu.run(move || (clock.now(), self.prepare())).await?;
-        let (begun, mut prepared) = (prepared.0, prepared.1?);
+        let (begun, mut prepared) = match (prepared.0, prepared.1?) {
+            (begun, Ok(prepared)) => (begun, prepared),
+            (begun, Err(none)) => return Ok((Err(none), begun)),
+        };
         let pieces = std::mem::take(&mut prepared.pieces).into_iter().map(|piece| {
             let job = Arc::clone(&prepared.job);
             cpu.run(move || job.decode(piece))
@@ -105,20 +162,25 @@ impl Job {
     }
 
     /// Collate on this thread.
-    fn run(self) -> Result<Collated> {
-        let mut prepared = self.prepare()?;
+    fn run(self) -> Tried<Collated> {
+        let mut prepared = match self.prepare()? {
+            Ok(prepared) => prepared,
+            Err(none) => return Ok(Err(none)),
+        };
         let pieces = std::mem::take(&mut prepared.pieces).into_iter();
         let pieces = pieces.map(|piece| prepared.job.decode(piece)).collect();
         prepared.finish(pieces)
     }
 
-    fn prepare(mut self) -> Result<Prepared> {
+    fn prepare(mut self) -> Tried<Prepared> {
         let bad = self.bad_samples();
         for (place, bad) in &bad {
             self.quarantine(*place, bad)?;
         }
         let places: Vec<usize> = bad.keys().copied().collect();
-        self.replace(&places, bad.values().next())?;
+        if self.replace(&places).is_none() {
+            return Ok(Err(NoneWhole(bad.into_values().collect())));
+        }
         let (parts, len) = self.lay_out();
         let mut rest = self.lease(len)?;
         let mut pieces = Vec::new();
@@ -148,14 +210,14 @@ impl Job {
                 });
             }
         }
-        Ok(Prepared {
+        Ok(Ok(Prepared {
             job: Arc::new(self),
             bad: bad.into_values().collect(),
             parts,
             len,
             pieces,
             rest,
-        })
+        }))
     }
 
     fn lease(&self, len: usize) -> Result<AlignedBuf> {
@@ -213,20 +275,11 @@ impl Job {
         bad.collect()
     }
 
-    /// Put a good sample into each of these places, in ascending order; gives which place each was taken from.
-    /// `first` is one of the bad samples, for the error where none is good.
-    fn replace(&mut self, places: &[usize], first: Option<&BadSample>) -> Result<Vec<(usize, usize)>> {
+    /// Put a good sample into each of these places, in ascending order; gives which place each was taken from. Nothing where no place is left.
+    fn replace(&mut self, places: &[usize]) -> Option<Vec<(usize, usize)>> {
         let count = self.picks.len();
         if places.len() == count && count > 0 {
-            let first = first.map_or(String::new(), |bad| {
-                format!(
-                    "; sample {} of shard number {}: {}",
-                    bad.index, bad.shard, bad.reason
-                )
-            });
-            let message = format!("no sample of a batch is whole{first}");
-            return Err(Error::new(ErrorKind::Corrupt, "collate", message)
-                .with_hint("forebay verify tells what is damaged"));
+            return None;
         }
         let mut replaced = Vec::with_capacity(places.len());
         for place in places.iter().rev() {
@@ -236,7 +289,7 @@ impl Job {
                 replaced.push((*place, good));
             }
         }
-        Ok(replaced)
+        Some(replaced)
     }
 
     /// Why a sample cannot be used.
@@ -296,11 +349,14 @@ impl Job {
         (parts.into_values().collect(), end)
     }
 
-    fn copy(&self, index: usize, part: &Part, buf: &mut AlignedBuf) -> Result<()> {
-        let values = self
-            .picks
-            .iter()
-            .map(|pick| pick.block.field(pick.sample, index).unwrap_or_default());
+    /// Copy a field of all samples into its place; gives how many of them do not have it.
+    fn copy(&self, index: usize, part: &Part, buf: &mut AlignedBuf) -> Result<u64> {
+        let mut missing = 0;
+        let values = self.picks.iter().map(|pick| {
+            let value = pick.block.field(pick.sample, index);
+            missing += u64::from(value.is_none());
+            value.unwrap_or_default()
+        });
         match part {
             Part::Fixed(range) => {
                 let mut at = range.start;
@@ -319,7 +375,7 @@ impl Job {
                 }
             }
         }
-        Ok(())
+        Ok(missing)
     }
 
     /// Put the decoded values of samples that take others' places into these.
@@ -338,7 +394,7 @@ impl Job {
 }
 
 impl Prepared {
-    fn finish(self, pieces: Vec<Piece>) -> Result<Collated> {
+    fn finish(self, pieces: Vec<Piece>) -> Tried<Collated> {
         let (mut buf, undecoded) = join(pieces, self.rest)?;
         let mut bad = self.bad;
         let (mut parts, mut len) = (self.parts, self.len);
@@ -352,7 +408,9 @@ impl Prepared {
                     bad.push(sample);
                 }
             }
-            let replaced = job.replace(&places, bad.last())?;
+            let Some(replaced) = job.replace(&places) else {
+                return Ok(Err(NoneWhole(bad)));
+            };
             // The samples that take their places may be longer; what was decoded lies before all that moves.
             (parts, len) = job.lay_out();
             if len > buf.len() {
@@ -362,9 +420,11 @@ impl Prepared {
             }
             job.copy_decoded(&replaced, &parts, &mut buf);
         }
+        let mut missing = Vec::new();
         for (wanted, part) in job.fields.iter().zip(&parts) {
             if wanted.tool.is_none() {
-                job.copy(wanted.source, part, &mut buf)?;
+                let values = job.copy(wanted.source, part, &mut buf)?;
+                missing.extend((values > 0).then(|| (wanted.field.name.clone(), values)));
             }
         }
         let fields = job.fields.iter().zip(parts).map(|(wanted, part)| BatchField {
@@ -372,17 +432,19 @@ impl Prepared {
             part,
         });
         buf.set_len(len);
-        Ok(Collated {
-            batch: Batch {
+        Ok(Ok(Collated {
+            batch: Some(Batch {
                 epoch: job.epoch,
                 index: job.index,
                 samples: job.picks.len(),
                 fields: fields.collect(),
                 keys: job.picks.iter().map(key_of).collect(),
                 data: buf.freeze(),
-            },
+            }),
             bad,
-        })
+            missing,
+            last: job.picks.pop(),
+        }))
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A task goes through the windows of all lanes of this rank, nearest need first, and over the end of an epoch into the next, so that there is no
 //! gap between epochs. Before a block is read, room for it is taken from a bounded budget; room comes back when the last sample of a block has been
-//! collated. So what is read ahead is bounded by bytes, and memory by the budget.
+//! collated. So what is read ahead is bounded by bytes, and memory by the budget. What the blocks of a shard share (its table, and all of a shard that is compressed as a whole) takes
+//! room once.
 //!
 //! The budget could be smaller than what one batch needs at the same time. Nothing would ever come back then: whoever assembles batches says that it
 //! starves ([`Room::starve`]), and the budget grows block by block until it does not. The report tells by how much.
@@ -45,8 +46,10 @@ pub(super) struct Fed {
 
 /// How much may be in memory, and who asks for more.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(crate) struct Room {
     left: Arc<Semaphore>,
+    /// Most that is given at once.
+    units_max: u64,
     is_starving: watch::Sender<bool>,
     grown_bytes: AtomicU64,
 }
@@ -57,9 +60,17 @@ impl Room {
         let units = (bytes / ROOM_UNIT_BYTES).clamp(1, Semaphore::MAX_PERMITS as u64 / 2);
         Self {
             left: Arc::new(Semaphore::new(units as usize)),
+            units_max: u64::MAX,
             is_starving: watch::Sender::new(false),
             grown_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// Of that many bytes, where what is larger has all of it to itself: for those who take once and do not wait for each other.
+    pub(super) fn shared(bytes: u64) -> Self {
+        let room = Self::new(bytes);
+        let units_max = room.left.available_permits() as u64;
+        Self { units_max, ..room }
     }
 
     /// Say whether nothing that is in memory will be given back before more comes.
@@ -72,8 +83,8 @@ impl Room {
         self.grown_bytes.load(Ordering::Relaxed)
     }
 
-    async fn take(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
-        let units = bytes.div_ceil(ROOM_UNIT_BYTES).max(1);
+    pub(super) async fn take(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
+        let units = bytes.div_ceil(ROOM_UNIT_BYTES).max(1).min(self.units_max);
         let units = u32::try_from(units).map_err(|_| {
             let message = "a block is larger than 16 TiB";
             Error::new(ErrorKind::LimitExceeded, "stream", message)
@@ -219,9 +230,14 @@ impl Feeder {
         let reader = self.readers.get(source as usize);
         let reader = reader
             .ok_or_else(|| Error::new(ErrorKind::Internal, "stream", "a data set that is not streamed"))?;
-        let bytes = reader.bytes_of(block).await?;
-        let room = self.room.take(bytes).await?;
+        let hold = reader.hold(block.shard, Some(&self.room)).await?;
+        let room = if hold.is_whole() {
+            None
+        } else {
+            let bytes = reader.bytes_of(block, &hold).await?;
+            Some(self.room.take(bytes).await?)
+        };
         let (reader, block) = (reader.clone(), block.clone());
-        Ok(Task::spawn(async move { reader.load(block, Some(room)).await }))
+        Ok(Task::spawn(async move { reader.load(block, hold, room).await }))
     }
 }

@@ -4,32 +4,33 @@
 //! object decompressed, or groups of rows decoded. Nothing leaves here without having been compared with the manifest; samples that do not
 //! hold their checksum are marked, and what becomes of them is the loader's policy.
 //!
-//! - `loaded.rs`: a block in memory; `rows.rs`: groups of rows, shared by the lanes that need them.
+//! - `loaded.rs`: a block in memory; `held.rs`: tables and decompressed shards, `rows.rs`: groups of rows, all shared by the lanes that need them.
 
+mod held;
 mod loaded;
 mod rows;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
 use forebay_core::{Error, ErrorKind, Ledger, Result, Span};
 use forebay_io::{AlignedBuf, BufPool, Pages};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::OwnedSemaphorePermit;
 
+pub(crate) use held::{Hold, Holds};
 pub(crate) use loaded::{Loaded, Origin, Times};
 pub(crate) use rows::Groups;
 
 use super::cpu::Cpu;
 use crate::block::Block;
-use crate::codec::{Codec, Decoder};
 use crate::dataset::{ALIGN, Dataset};
 use crate::manifest::Shard;
 use crate::order::{BlockRef, Selection};
 use crate::schema::Field;
 use crate::source::ShardSource;
 use crate::table::{Layout, Samples, Table};
+use held::Unpacked;
 use loaded::{Bad, Contents};
 use rows::groups_in;
 
@@ -64,17 +65,17 @@ pub(crate) struct Reader {
     pub(crate) pool: BufPool,
     pub(crate) cpu: Cpu,
     pub(crate) groups: Arc<Groups>,
+    pub(crate) holds: Arc<Holds>,
 }
 
 impl Reader {
-    /// Memory that a block will take.
-    pub(crate) async fn bytes_of(&self, block: &BlockRef) -> Result<u64> {
-        let shard = self.shard(block)?;
-        if shard.codec != Codec::None {
-            return Ok(shard.raw_bytes);
+    /// Memory that a block will take; of a shard that is compressed as a whole, all blocks take it together.
+    pub(crate) async fn bytes_of(&self, block: &BlockRef, hold: &Hold) -> Result<u64> {
+        if hold.is_whole() {
+            return Ok(self.shard(block.shard)?.raw_bytes);
         }
         let number = block.shard as usize;
-        let table = self.dataset.table(number).await?;
+        let table = hold.table();
         let selection = self.dataset.selection(number);
         match &table.layout {
             Layout::Samples(samples) => {
@@ -84,7 +85,7 @@ impl Reader {
             }
             Layout::Groups(groups) => {
                 let decoder = self.dataset.decoder(number).await?;
-                let columns = self.own_columns(&table);
+                let columns = self.own_columns(table);
                 let range = range_of(&block.samples, selection.as_deref())?;
                 let shares = groups_in(&groups.list, &range).map(|(number, group, rows)| {
                     let part = rows.end.min(range.end) - rows.start.max(range.start);
@@ -116,7 +117,12 @@ impl Reader {
     }
 
     /// Read and check a block.
-    pub(crate) async fn load(&self, block: BlockRef, room: Option<OwnedSemaphorePermit>) -> Result<Loaded> {
+    pub(crate) async fn load(
+        &self,
+        block: BlockRef,
+        hold: Hold,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Result<Loaded> {
         let clock = Arc::clone(self.dataset.context().clock());
         let mut times = Times {
             asked: clock.now(),
@@ -124,26 +130,23 @@ impl Reader {
         };
         let number = block.shard as usize;
         let source = self.dataset.source(number).await?;
-        let table = self.dataset.table(number).await?;
+        let table = Arc::clone(hold.table());
         let selection = self.dataset.selection(number);
+        let mut origin = None;
         let read = async {
             match &table.layout {
                 Layout::Samples(samples) => {
                     let runs = runs_of(samples, &block.samples, selection.as_deref())?;
-                    let shard = self.shard(&block)?;
-                    let (blocks, ledger) = self
-                        .bytes(&source, &table, shard, runs.clone(), Check::Here)
-                        .await?;
-                    times.arrived = clock.now();
-                    let (contents, ledger) = self.check(blocks, selection.clone(), ledger).await?;
-                    if contents.bad.is_empty() {
-                        return Ok((contents, ledger));
+                    if hold.is_whole() {
+                        let shard = self.shard(block.shard)?;
+                        let (unpacked, ledger) = self.unpacked(&source, shard, &hold).await?;
+                        (times.arrived, origin) = (unpacked.arrived, Some(unpacked.origin));
+                        return self
+                            .unpacked_runs(&table, unpacked, runs, (selection.clone(), ledger))
+                            .await;
                     }
-                    // Once more, with every check on the way: what is damaged may be a cache's copy.
-                    let (blocks, mut again) =
-                        self.bytes(&source, &table, shard, runs, Check::OnTheWay).await?;
-                    again.merge(&ledger);
-                    self.check(blocks, selection.clone(), again).await
+                    self.ranges(&source, &table, runs, selection.clone(), &mut times)
+                        .await
                 }
                 Layout::Groups(groups) => {
                     let range = range_of(&block.samples, selection.as_deref())?;
@@ -159,7 +162,7 @@ impl Reader {
         };
         let (contents, ledger) = read.await.map_err(|error| source.name_in(error))?;
         times.checked = clock.now();
-        times.origin = Origin::of(&self.dataset, &ledger);
+        times.origin = origin.unwrap_or_else(|| Origin::of(&self.dataset, &ledger));
         Ok(Loaded {
             shard: self.shard_first + block.shard,
             first: block.samples.start,
@@ -168,12 +171,53 @@ impl Reader {
             contents,
             ledger,
             times,
+            _hold: hold,
             _room: room,
         })
     }
 
-    fn shard(&self, block: &BlockRef) -> Result<&Shard> {
-        let shard = self.dataset.shards().get(block.shard as usize);
+    /// Runs of samples that are ranges of the shard, checked.
+    async fn ranges(
+        &self,
+        source: &ShardSource,
+        table: &Arc<Table>,
+        runs: Vec<Range<u64>>,
+        selection: Option<Arc<Selection>>,
+        times: &mut Times,
+    ) -> Result<(Contents, Ledger)> {
+        let (blocks, ledger) = self.bytes(source, table, runs.clone(), Check::Here).await?;
+        times.arrived = self.dataset.context().clock().now();
+        let (contents, ledger) = self.check(blocks, selection.clone(), ledger).await?;
+        if contents.bad.is_empty() {
+            return Ok((contents, ledger));
+        }
+        // Once more, with every check on the way: what is damaged may be a cache's copy.
+        let (blocks, mut again) = self.bytes(source, table, runs, Check::OnTheWay).await?;
+        again.merge(&ledger);
+        self.check(blocks, selection, again).await
+    }
+
+    /// Runs of samples of a shard that is decompressed, checked.
+    async fn unpacked_runs(
+        &self,
+        table: &Arc<Table>,
+        unpacked: Unpacked,
+        runs: Vec<Range<u64>>,
+        (selection, ledger): (Option<Arc<Selection>>, Ledger),
+    ) -> Result<(Contents, Ledger)> {
+        match unpacked.bytes {
+            Ok(bytes) => {
+                let runs = runs.into_iter();
+                let blocks = runs.map(|run| Block::from_bytes(Arc::clone(table), run, bytes.clone(), 0));
+                let blocks = blocks.collect::<Result<_>>()?;
+                self.check(blocks, selection, ledger).await
+            }
+            Err(reason) => Ok((Contents::all_bad(table.samples(), reason), ledger)),
+        }
+    }
+
+    fn shard(&self, shard: u32) -> Result<&Shard> {
+        let shard = self.dataset.shards().get(shard as usize);
         shard.ok_or_else(|| internal("a shard that the data set does not have"))
     }
 
@@ -190,7 +234,6 @@ impl Reader {
         &self,
         source: &ShardSource,
         table: &Arc<Table>,
-        shard: &Shard,
         runs: Vec<Range<u64>>,
         check: Check,
     ) -> Result<(Vec<Block>, Ledger)> {
@@ -198,13 +241,6 @@ impl Reader {
             return Err(internal("rows of groups are no ranges"));
         };
         let (mut blocks, mut total) = (Vec::with_capacity(runs.len()), Ledger::default());
-        if shard.codec != Codec::None {
-            let (bytes, ledger) = unpack(source, shard.codec, shard.raw_bytes).await?;
-            for run in runs {
-                blocks.push(Block::from_bytes(Arc::clone(table), run, bytes.clone(), 0)?);
-            }
-            return Ok((blocks, ledger));
-        }
         let mut reads = Vec::with_capacity(runs.len());
         for run in runs {
             let span = span_of(samples, &run)?.align_out(ALIGN).clamp_to(source.size());
@@ -320,31 +356,6 @@ fn span_of(samples: &Samples, range: &Range<u64>) -> Result<Span> {
 fn too_few() -> Error {
     let message = "the table of the shard has fewer samples than its manifest says";
     Error::new(ErrorKind::Corrupt, "read block", message)
-}
-
-/// All of a compressed shard, decompressed.
-async fn unpack(source: &ShardSource, codec: Codec, raw_bytes: u64) -> Result<(Bytes, Ledger)> {
-    let mut decoder = Decoder::new(codec);
-    let mut raw = BytesMut::with_capacity(raw_bytes as usize);
-    let mut ledger = Ledger::default();
-    let mut sink = |bytes: &[u8]| {
-        if raw.len() + bytes.len() > raw_bytes as usize {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                "decompress",
-                "it has more bytes than its manifest says",
-            ));
-        }
-        raw.extend_from_slice(bytes);
-        Ok(())
-    };
-    let mut pieces = source.pieces();
-    while let Some((piece, read)) = pieces.try_next().await? {
-        ledger.merge(&read);
-        decoder.feed(&piece, &mut sink)?;
-    }
-    decoder.finish(&mut sink)?;
-    Ok((raw.freeze(), ledger))
 }
 
 fn internal(message: &str) -> Error {

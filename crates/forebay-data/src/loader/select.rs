@@ -12,12 +12,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use forebay_core::{Error, ErrorKind, Ledger, Result};
+use forebay_core::{ByteSize, Error, ErrorKind, Ledger, Result};
 use forebay_io::{BufPool, PoolConfig};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::cpu::Cpu;
+use super::feed::Room;
 use super::read::Reader;
+use super::whole;
 use crate::codec::Codec;
 use crate::dataset::{Dataset, Progress};
 use crate::filter::{Bound, Filter, Outline};
@@ -39,9 +41,16 @@ const ABSENT: Outline<'static> = Outline {
 };
 
 impl Dataset {
-    /// The part of the data set that a filter keeps. It is compared sample by sample, `threads` pieces at a time.
-    pub async fn keep(&self, filter: &Filter, threads: usize, progress: &Arc<dyn Progress>) -> Result<Self> {
-        let judge = Arc::new(Judge::new(self, filter, threads).await?);
+    /// The part of the data set that a filter keeps. It is compared sample by sample, `threads` pieces at a time, as far as they fit into the memory: a shard that is
+    /// compressed as a whole is one piece.
+    pub async fn keep(
+        &self,
+        filter: &Filter,
+        threads: usize,
+        memory_bytes_max: u64,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Self> {
+        let judge = Arc::new(Judge::new(self, filter, threads, memory_bytes_max).await?);
         let bytes = self.shards().iter().map(|shard| shard.stored_bytes).sum();
         progress.planned(self.shards().len() as u64, bytes);
         let looking = Arc::clone(&judge);
@@ -101,10 +110,13 @@ struct Judge {
     dataset: Dataset,
     reader: Reader,
     cpu: Cpu,
+    room: Room,
+    /// Most bytes of a shard that is compressed as a whole.
+    whole_bytes_max: u64,
 }
 
 impl Judge {
-    async fn new(dataset: &Dataset, filter: &Filter, threads: usize) -> Result<Self> {
+    async fn new(dataset: &Dataset, filter: &Filter, threads: usize, memory_bytes_max: u64) -> Result<Self> {
         let (filter, key) = filter.bind_keyed(dataset.schema().fields(), has_keys(dataset).await?)?;
         let filter = Arc::new(filter);
         let columns = filter.columns().iter().copied();
@@ -124,9 +136,12 @@ impl Judge {
                 pool: BufPool::new(&pool)?,
                 cpu: cpu.clone(),
                 groups: Arc::default(),
+                holds: Arc::default(),
             },
             filter,
             cpu,
+            room: Room::shared(memory_bytes_max),
+            whole_bytes_max: whole::bytes_max(memory_bytes_max),
         })
     }
 
@@ -182,7 +197,13 @@ impl Judge {
                     shard: u32::try_from(piece.shard).unwrap_or(u32::MAX),
                     samples: samples.clone(),
                 };
-                let mut loaded = self.reader.load(block, None).await?;
+                let hold = self.reader.hold(block.shard, None).await?;
+                let bytes = self.reader.bytes_of(&block, &hold).await?;
+                if hold.is_whole() && bytes > self.whole_bytes_max {
+                    return Err(self.too_large(piece.shard, bytes));
+                }
+                let room = self.room.take(bytes).await?;
+                let mut loaded = self.reader.load(block, hold, Some(room)).await?;
                 let ledger = std::mem::take(&mut loaded.ledger);
                 let judge = move || {
                     bits(&samples, |index| {
@@ -198,6 +219,25 @@ impl Judge {
             }
         };
         Ok(Judged { piece, words, ledger })
+    }
+}
+
+impl Judge {
+    fn too_large(&self, shard: usize, bytes: u64) -> Error {
+        let message = format!(
+            "a shard takes {} when it is decompressed, more than the memory allows",
+            ByteSize(bytes)
+        );
+        let error = Error::new(ErrorKind::LimitExceeded, "filter", message).with_field("memory");
+        let shard = self.dataset.shards().get(shard);
+        let error = match shard {
+            Some(shard) => error.at(self.dataset.store().location().join(&shard.key)),
+            None => error,
+        };
+        let memory = whole::memory_for(bytes);
+        error.with_hint(format!(
+            "give it memory={memory}, or pack it into smaller shards: forebay pack"
+        ))
     }
 }
 

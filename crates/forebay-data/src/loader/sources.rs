@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_core::{Error, ErrorKind, Result};
+use forebay_core::{Error, ErrorKind, Ledger, Result};
 use forebay_store::Context;
 
 use super::StreamSpec;
@@ -70,6 +70,19 @@ impl Sources {
         Ok(first
             .ok_or_else(|| internal("a stream without a data set"))?
             .context())
+    }
+
+    /// Which way the bytes came that were read before streaming, and of the indexes since.
+    pub(super) fn opening_ledger(&self) -> Ledger {
+        let mut opening = Ledger::default();
+        for dataset in &self.datasets {
+            opening.merge(dataset.ledger());
+            opening.merge(&dataset.manifest().ledger());
+            if let Some(filter) = dataset.filter_ledger() {
+                opening.merge(filter);
+            }
+        }
+        opening
     }
 
     /// A shard by its number over all data sets, with the data set it belongs to.

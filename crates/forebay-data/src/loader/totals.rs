@@ -1,5 +1,6 @@
 //! What a loader has done so far.
 
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,6 +16,9 @@ use super::trace::Tracer;
 
 /// Bad samples that are kept by name; more are only counted.
 const BAD_KEPT_MAX: usize = 1000;
+
+/// Bad samples that are known apart, which takes some 30 MiB; whoever allows more has those beyond counted each time they are met.
+const BAD_KNOWN_MAX: usize = 1 << 20;
 
 /// What becomes of samples that are damaged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -59,8 +63,12 @@ struct Counts {
     stalls: Stalls,
     samples: u64,
     bytes: u64,
-    bad: u64,
+    /// Bad samples, by shard and number: each is counted once, however many epochs meet it.
+    bad_known: HashSet<(u32, u64)>,
+    /// Encounters beyond those that are remembered.
+    bad_more: u64,
     bad_kept: Vec<BadSample>,
+    missing: BTreeMap<String, u64>,
 }
 
 impl Totals {
@@ -83,11 +91,14 @@ impl Totals {
         }
     }
 
-    /// A batch was handed over.
-    pub(super) fn given(&self, samples: u64, bytes: u64) {
+    /// A batch was handed over, in which some samples did not have a value of some fields.
+    pub(super) fn given(&self, batch: &Batch, missing: Vec<(String, u64)>) {
         let mut counts = self.counts();
-        counts.samples += samples;
-        counts.bytes += bytes;
+        counts.samples += batch.len() as u64;
+        counts.bytes += batch.bytes();
+        for (field, values) in missing {
+            *counts.missing.entry(field).or_default() += values;
+        }
     }
 
     /// The consumer waited for a batch.
@@ -110,37 +121,63 @@ impl Totals {
         policy: &BadPolicy,
         name: impl Fn(u32) -> String,
     ) -> Result<()> {
-        let Some(first) = bad.first() else { return Ok(()) };
-        let max = policy.max();
         let mut counts = self.counts();
-        let seen = counts.bad + bad.len() as u64;
-        let error = (seen > max).then(|| refuse(first, seen, policy, &name(first.shard)));
-        counts.bad = seen;
-        let room = BAD_KEPT_MAX.saturating_sub(counts.bad_kept.len());
-        counts.bad_kept.extend(bad.into_iter().take(room));
-        error.map_or(Ok(()), Err)
+        let mut one_too_many = None;
+        for sample in bad {
+            if !counts.meet((sample.shard, sample.index)) {
+                continue;
+            }
+            if counts.bad_samples() > policy.max() && one_too_many.is_none() {
+                one_too_many = Some(sample.clone());
+            }
+            if counts.bad_kept.len() < BAD_KEPT_MAX {
+                counts.bad_kept.push(sample);
+            }
+        }
+        let seen = counts.bad_samples();
+        one_too_many.map_or(Ok(()), |last| Err(refuse(&last, seen, policy, &name(last.shard))))
     }
 
-    pub(super) fn report(&self, grown_bytes: u64) -> Report {
+    pub(super) fn report(&self, grown_bytes: u64, opening: Ledger) -> Report {
         let counts = self.counts();
         Report {
             samples: counts.samples,
             bytes: counts.bytes,
-            bad_samples: counts.bad,
+            bad_samples: counts.bad_samples(),
             bad: counts.bad_kept.clone(),
+            missing_values: counts.missing.clone(),
             memory_grown_bytes: grown_bytes,
             stalls: counts.stalls.report(),
             ledger: counts.ledger.clone(),
+            opening,
         }
     }
 }
 
-fn refuse(first: &BadSample, seen: u64, policy: &BadPolicy, shard: &str) -> Error {
-    let key = first
+impl Counts {
+    /// A bad sample was met: true when it was not known.
+    fn meet(&mut self, sample: (u32, u64)) -> bool {
+        if self.bad_known.contains(&sample) {
+            return false;
+        }
+        if self.bad_known.len() < BAD_KNOWN_MAX {
+            return self.bad_known.insert(sample);
+        }
+        self.bad_more += 1;
+        true
+    }
+
+    fn bad_samples(&self) -> u64 {
+        self.bad_known.len() as u64 + self.bad_more
+    }
+}
+
+fn refuse(last: &BadSample, seen: u64, policy: &BadPolicy, shard: &str) -> Error {
+    let key = last
         .key
         .as_deref()
         .map_or(String::new(), |key| format!(" '{}'", key.escape_debug()));
-    let mut message = format!("sample {}{key}: {}", first.index, first.reason);
+    let mut message = format!("sample {}{key}: {}", last.index, last.reason);
     if *policy != BadPolicy::Stop {
         let max = policy.max();
         message = format!("{seen} bad samples are more than the {max} allowed; the last: {message}");
@@ -157,14 +194,18 @@ pub struct Report {
     pub samples: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Samples that could not be used.
+    /// Samples that could not be used, each counted once.
     pub bad_samples: u64,
-    /// The first of them, by name.
+    /// The last of them, by name.
     pub bad: Vec<BadSample>,
+    /// Values that samples did not have, by field: they are empty in their batches.
+    pub missing_values: BTreeMap<String, u64>,
     /// Memory beyond the configured ceiling that one batch needed at the same time.
     pub memory_grown_bytes: u64,
     /// Waits of the consumer.
     pub stalls: StallReport,
-    /// Which way the bytes came.
+    /// Which way the bytes of the samples came.
     pub ledger: Ledger,
+    /// Which way the bytes came that were read beside the samples that are streamed: to make the index or of it, and to filter.
+    pub opening: Ledger,
 }

@@ -114,6 +114,7 @@ impl ShardsInput {
                 schema: self.schema().fields().into(),
                 fields: reading.shaper.sources().into(),
                 groups: Arc::default(),
+                holds: Arc::default(),
                 pool: reading.memory.pool().clone(),
                 cpu: Cpu::new(reading.threads),
             },
@@ -212,7 +213,10 @@ impl Feeder {
     async fn sizes(&self, window: &Window) -> Result<Vec<u64>> {
         let sizes = window.blocks.clone().into_iter().map(|block| {
             let reader = self.reader.clone();
-            async move { reader.bytes_of(&block).await }
+            async move {
+                let hold = reader.hold(block.shard, None).await?;
+                reader.bytes_of(&block, &hold).await
+            }
         });
         stream::iter(sizes)
             .buffered(BLOCKS_AT_ONCE_MAX)
@@ -235,7 +239,8 @@ impl Feeder {
     }
 
     async fn load_block(&self, block: BlockRef, bytes: u64) -> Result<Loaded> {
-        let loaded = self.reader.load(block, None).await?;
+        let hold = self.reader.hold(block.shard, None).await?;
+        let loaded = self.reader.load(block, hold, None).await?;
         self.reading.tally.read(bytes, &loaded.ledger);
         Ok(loaded)
     }

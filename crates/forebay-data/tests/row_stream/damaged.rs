@@ -125,7 +125,7 @@ async fn what_a_filter_reads_is_verified() {
     let progress: Arc<dyn Progress> = Arc::new(Silent);
     let filter = Filter::parse("number >= 60 and number < 62").unwrap();
     let (dataset, store) = written(&SIZES).await;
-    let kept = dataset.keep(&filter, 2, &progress).await.unwrap();
+    let kept = dataset.keep(&filter, 2, 64 << 20, &progress).await.unwrap();
     let file = file_of(&dataset, &store, 2).await;
     // Only the first group of the third file may have them, by what the footer says.
     let span = file.span(0, column_of(&file, "number")).unwrap();
@@ -134,7 +134,7 @@ async fn what_a_filter_reads_is_verified() {
 
     // Rows that cannot be judged are kept, and meet the policy for bad samples.
     let damaged = with_flip(&dataset, &store, 2, span.start() + 1).await;
-    let kept = damaged.keep(&filter, 2, &progress).await.unwrap();
+    let kept = damaged.keep(&filter, 2, 64 << 20, &progress).await.unwrap();
     assert_eq!(kept.samples_kept(), file.groups()[0].rows);
     assert_eq!(kept.filter_ledger().unwrap().verified_bytes, 0);
     let text = stopped(&kept, &["number"]).await.to_string();

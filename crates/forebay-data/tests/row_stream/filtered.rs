@@ -9,7 +9,9 @@ use super::*;
 
 async fn keep(dataset: &Dataset, text: &str) -> Result<Dataset, Error> {
     let progress: Arc<dyn Progress> = Arc::new(Silent);
-    dataset.keep(&Filter::parse(text).unwrap(), 2, &progress).await
+    dataset
+        .keep(&Filter::parse(text).unwrap(), 2, 64 << 20, &progress)
+        .await
 }
 
 /// Numbers that `text` should keep.

@@ -96,7 +96,12 @@ impl Options {
         };
         let dataset = Dataset::open(store, &context, &options).await?;
         match &self.filter {
-            Some(filter) => dataset.keep(filter, self.spec.threads, &options.progress).await,
+            Some(filter) => {
+                let (threads, memory_bytes_max) = (self.spec.threads, self.spec.memory_bytes_max);
+                dataset
+                    .keep(filter, threads, memory_bytes_max, &options.progress)
+                    .await
+            }
             None => Ok(dataset),
         }
     }

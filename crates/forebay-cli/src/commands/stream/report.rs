@@ -1,5 +1,6 @@
 //! What a run tells at its end: a table for people, one object with `--json`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -59,8 +60,13 @@ pub(super) struct Report {
     memory_grown_bytes: u64,
     bad_samples: u64,
     bad: Vec<BadRow>,
+    /// Values that samples did not have, by field; they are empty in their batches.
+    missing_values: BTreeMap<String, u64>,
     stalls: StallReport,
+    /// Which way the bytes of the samples came.
     ledger: Ledger,
+    /// Which way the bytes came that were read beside them: to make the index or of it, and to filter.
+    opening: Ledger,
     /// What `--resume` takes.
     position: Position,
 }
@@ -149,8 +155,10 @@ impl Report {
             memory_grown_bytes: report.memory_grown_bytes,
             bad_samples: report.bad_samples,
             bad: bad.collect::<Result<_>>()?,
+            missing_values: report.missing_values,
             stalls: report.stalls,
             ledger: report.ledger,
+            opening: report.opening,
             position: run.loader.position(),
         })
     }
@@ -236,11 +244,22 @@ impl Report {
             ),
         ]);
         table.row(["memory", &self.memory()]);
-        for (index, line) in self.ledger.to_string().lines().enumerate() {
-            table.row([if index == 0 { "ledger" } else { "" }, line]);
-        }
+        self.byte_rows(&mut table);
         self.bad_rows(&mut table);
         table
+    }
+
+    /// Which way the bytes came, and what was not there.
+    fn byte_rows(&self, table: &mut Table) {
+        for (name, ledger) in [("ledger", &self.ledger), ("before", &self.opening)] {
+            for (index, line) in ledger.to_string().lines().enumerate() {
+                table.row([if index == 0 { name } else { "" }, line]);
+            }
+        }
+        for (field, values) in &self.missing_values {
+            let line = format!("{values} samples without '{}', empty there", visible(field));
+            table.row(["missing", &line]);
+        }
     }
 
     /// The share of waiting and the stages to blame, the worst first.

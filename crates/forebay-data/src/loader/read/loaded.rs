@@ -7,6 +7,7 @@ use std::time::Duration;
 use forebay_core::{DataPath, Ledger, Scheme};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::held::Hold;
 use crate::block::Block;
 use crate::dataset::Dataset;
 use crate::order::Selection;
@@ -27,6 +28,8 @@ pub(crate) struct Loaded {
     pub(crate) ledger: Ledger,
     /// When reading began, when the bytes were there, when they were checked.
     pub(crate) times: Times,
+    /// What it shares with other blocks of its shard.
+    pub(super) _hold: Hold,
     pub(super) _room: Option<OwnedSemaphorePermit>,
 }
 
@@ -37,6 +40,17 @@ pub(super) struct Contents {
     pub(super) blocks: Vec<Arc<Block>>,
     /// Samples that cannot be used, by their numbers in the shard, ascending.
     pub(super) bad: Vec<Bad>,
+}
+
+impl Contents {
+    /// A shard of so many samples, none of which can be used.
+    pub(super) fn all_bad(samples: u64, reason: Arc<str>) -> Self {
+        let samples = 0..samples;
+        Self {
+            blocks: Vec::new(),
+            bad: vec![Bad { samples, reason }],
+        }
+    }
 }
 
 /// Samples that cannot be used.

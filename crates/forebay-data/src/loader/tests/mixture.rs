@@ -83,7 +83,10 @@ async fn a_part_of_a_data_set_can_be_mixed_and_the_limit_ends_an_epoch() {
     let mut sources = sources([1.0, 1.0]).await;
     let progress: Arc<dyn crate::dataset::Progress> = Arc::new(crate::dataset::Silent);
     let filter = crate::filter::Filter::parse("number < 100").unwrap();
-    sources.datasets[0] = sources.datasets[0].keep(&filter, 2, &progress).await.unwrap();
+    sources.datasets[0] = sources.datasets[0]
+        .keep(&filter, 2, 8 << 20, &progress)
+        .await
+        .unwrap();
     let mut limited = spec(1, 0);
     limited.order.limit = Some(100);
     let batches = mixed(&sources, &limited).await;

@@ -1,0 +1,134 @@
+//! Bad samples under the policies that go on: counted once, replaced also where a batch has no whole sample, and values that are missing.
+
+use super::*;
+
+/// Damage a byte of a shard, and open what is there then.
+async fn damaged(dataset: &Dataset, store: Arc<dyn Store>, bytes_at: &[(&str, usize)]) -> Dataset {
+    for (name, at) in bytes_at {
+        let key = Key::parse(name).unwrap();
+        let size = store.head(&key).await.unwrap().size;
+        let options = forebay_store::ReadOptions::default();
+        let span = forebay_core::Span::first(size);
+        let read = store.read(&key, span, &options, dataset.context()).await;
+        let mut bytes = read.unwrap().0.to_vec();
+        bytes[*at] ^= 1;
+        let put = store.put_bytes(&key, &bytes, &PutOptions::default()).await;
+        put.unwrap();
+    }
+    let (options, manifest) = (OpenOptions::default(), dataset.manifest().clone());
+    let opened = Dataset::open_indexed(store, dataset.context(), manifest, &options).await;
+    opened.unwrap()
+}
+
+fn in_order(batch_size: u64, bad: BadPolicy) -> StreamSpec {
+    let mut spec = spec(1, 0);
+    spec.order.shuffle = false;
+    spec.order.batch_size = batch_size;
+    spec.bad = bad;
+    spec
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_sample_counts_once_however_many_epochs_meet_it() {
+    let (dataset, store) = data_set(&SIZES).await;
+    let damaged = damaged(&dataset, store, &[("002", 5000)]).await;
+    let mut spec = spec(1, 0);
+    spec.epochs = Some(5);
+    spec.bad = BadPolicy::Skip { max: 1 };
+    let mut loader = Loader::new(damaged, &spec).unwrap();
+    let batches = drain(&mut loader).await;
+    assert_eq!(batches.len(), 5 * loader.batches() as usize);
+    let report = loader.report();
+    assert_eq!((report.bad_samples, report.bad.len()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_without_a_whole_sample_borrows_one() {
+    let (dataset, store) = data_set(&[50]).await;
+    let whole = run(&dataset, in_order(1, BadPolicy::Stop)).await.concat();
+    // The first byte of samples 7 and 8 and 20, behind the 100 bytes before all samples.
+    let starts: Vec<usize> = (0..50u32)
+        .scan(100, |end, number| {
+            let start = *end;
+            *end += 4 + text_of(number).len();
+            Some(start)
+        })
+        .collect();
+    let bad = [("000", starts[7]), ("000", starts[8]), ("000", starts[20])];
+    let damaged = damaged(&dataset, store, &bad).await;
+    for _ in 0..3 {
+        let mut loader = Loader::new(damaged.clone(), &in_order(1, BadPolicy::Skip { max: 3 })).unwrap();
+        let given = drain(&mut loader).await.concat();
+        let mut wanted = whole.clone();
+        for epoch in 0..2 {
+            for (place, number) in [(7, 6), (8, 6), (20, 19)] {
+                wanted[50 * epoch + place] = number;
+            }
+        }
+        assert_eq!(given, wanted);
+        assert_eq!(loader.report().bad_samples, 3);
+    }
+    let mut stopping = Loader::new(damaged, &in_order(1, BadPolicy::Stop)).unwrap();
+    let error = loop {
+        if let Err(error) = stopping.next_batch().await.unwrap() {
+            break error;
+        }
+    };
+    assert!(error.to_string().contains("sample 7"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_batch_without_a_whole_sample_has_nothing_to_borrow() {
+    let (dataset, store) = data_set(&[50]).await;
+    let damaged = damaged(&dataset, store, &[("000", 100)]).await;
+    let mut loader = Loader::new(damaged, &in_order(1, BadPolicy::Skip { max: 3 })).unwrap();
+    let error = loader.next_batch().await.unwrap().unwrap_err();
+    assert!(
+        error.to_string().contains("no sample of a batch is whole"),
+        "{error}"
+    );
+    assert_eq!(loader.report().bad_samples, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_that_samples_lack_are_counted() {
+    let (dataset, _) = numbered_only(&[48]).await;
+    let mut spec = spec(1, 0);
+    spec.epochs = Some(1);
+    let mut loader = Loader::new(dataset, &spec).unwrap();
+    while let Some(batch) = loader.next_batch().await {
+        let batch = batch.unwrap();
+        let more = &batch.fields()[0];
+        assert!((0..batch.len()).all(|row| batch.value(more, row) == Some(b"")));
+    }
+    let missing = loader.report().missing_values;
+    assert_eq!(missing, BTreeMap::from([("more".to_owned(), 48)]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_read_before_streaming_is_told_apart() {
+    let context = context();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let text = (0..100)
+        .map(|line| format!("k{line} {line}\n"))
+        .collect::<Vec<_>>()
+        .concat();
+    let key = Key::parse("a.lines").unwrap();
+    let options = PutOptions::default();
+    store.put_bytes(&key, text.as_bytes(), &options).await.unwrap();
+    let options = OpenOptions::default();
+    let made = Dataset::open(Arc::clone(&store), &context, &options)
+        .await
+        .unwrap();
+    let bytes = text.len() as u64;
+    let spec = in_order(10, BadPolicy::Stop);
+    let loader = Loader::new(made.clone(), &spec).unwrap();
+    assert_eq!(loader.report().opening.bytes(), bytes, "the index was made");
+    let filter = crate::filter::Filter::parse("value = '7'").unwrap();
+    let progress: Arc<dyn crate::dataset::Progress> = Arc::new(crate::dataset::Silent);
+    let kept = made.keep(&filter, 2, 1 << 20, &progress).await.unwrap();
+    let mut loader = Loader::new(kept, &in_order(1, BadPolicy::Stop)).unwrap();
+    assert_eq!(loader.report().opening.bytes(), 2 * bytes, "and filtered");
+    while loader.next_batch().await.is_some() {}
+    assert_eq!(loader.report().opening.bytes(), 2 * bytes);
+}
