@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The language is described in docs/formats/parquet.md. A filter knows nothing of a format: values are bytes in the encoding of their field's
-//! [`Kind`](crate::Kind), and what is known of many rows at once is an [`Outline`].
+//! [`Kind`], and what is known of many rows at once is an [`Outline`].
 
 mod bind;
 mod parse;

@@ -10,7 +10,7 @@
 //!
 //! - What is read ahead is bounded by bytes ([`StreamSpec::memory_bytes_max`]), what is ready by [`StreamSpec::ready_bytes_max`].
 //! - Threads do the work: no processes, no shared memory names, nothing to clean up after a kill. Dropping the loader stops everything.
-//! - [`Sources`] are one data set or several by weight; a data set may be the part of one that a filter keeps ([`Dataset::keep`]).
+//! - [`Sources`] are one data set or several by weight; a data set may be the part of one that a filter keeps ([`Dataset::keep`](crate::Dataset::keep)).
 //! - [`Loader::position`] is where the run stands: enough to go on exactly there, at another world size too.
 //! - [`Loader::report`] tells which way the bytes came, how long the consumer waited, and whose fault it was.
 

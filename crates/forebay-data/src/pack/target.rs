@@ -247,6 +247,11 @@ impl Target {
         for key in &contents.notes {
             ours.extend(self.read_json::<Note>(key).await?.map(|note| note.key));
         }
+        if contents.has_plan {
+            // A run that ended between a shard and its note has left the shard alone.
+            let unnoted = contents.others.iter().filter(|key| is_named_by_pack(key));
+            ours.extend(unnoted.cloned());
+        }
         let key = Key::parse(INDEX_NAME)?;
         let index = self.read_there(&contents, &key, INDEX_BYTES_MAX).await?;
         sides.extend(index.is_some_and(|index| lists(&index, &ours)).then_some(key));
@@ -417,6 +422,18 @@ fn json_of(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| {
         Error::new(ErrorKind::Internal, "pack", "a note that cannot be written").with_source(error)
     })
+}
+
+/// Whether packing gives shards such names: `shard-000000.tar`, `shard.00000.mds`.
+fn is_named_by_pack(key: &Key) -> bool {
+    let number = key
+        .as_str()
+        .strip_prefix("shard")
+        .and_then(|rest| rest.strip_prefix(['-', '.']));
+    let Some((number, ending)) = number.and_then(|rest| rest.split_once('.')) else {
+        return false;
+    };
+    number.len() >= 5 && number.bytes().all(|byte| byte.is_ascii_digit()) && !ending.is_empty()
 }
 
 fn notes_key(name: &str) -> Result<Key> {

@@ -183,6 +183,31 @@ async fn another_input_or_other_options_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_shard_without_its_note_is_replaced_too() {
+    let from = memory_store();
+    folder(&*from, 20).await;
+    let (to, spec) = (memory_store(), small(PackFormat::Wds));
+    let plan = FaultPlan::new(Seed(0)).with(Op::Put, When::Nth(4), Fault::Fail(ErrorKind::OutOfSpace));
+    let faulty: Arc<dyn Store> = Arc::new(Faulty::new(Arc::clone(&to), plan));
+    run(&from, &faulty, &spec).await.unwrap_err();
+    let mut shards = 0;
+    for (name, _) in contents(&*to).await {
+        shards += u32::from(name.starts_with("shard-"));
+        if name.starts_with(".forebay-pack-0") {
+            to.delete(&Key::parse(&name).unwrap()).await.unwrap();
+        }
+    }
+    assert!(shards > 0);
+    put(&*from, "d0/s0000.txt", b"other").await;
+    let spec = PackSpec {
+        overwrite: true,
+        ..spec
+    };
+    run(&from, &to, &spec).await.unwrap();
+    assert_eq!(samples(&to).await[0].1["txt"], b"other");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_there_is_replaced_only_when_asked() {
     let from = memory_store();
     folder(&*from, 40).await;
