@@ -117,20 +117,20 @@ async fn gaps_and_damage_are_filled() {
     }
 }
 
+/// A pack that ends at its fourth write.
+async fn end_early(from: &Arc<dyn Store>, to: &Arc<dyn Store>, spec: &PackSpec) {
+    let plan = FaultPlan::new(Seed(0)).with(Op::Put, When::Nth(4), Fault::Fail(ErrorKind::OutOfSpace));
+    let faulty: Arc<dyn Store> = Arc::new(Faulty::new(Arc::clone(to), plan));
+    run(from, &faulty, spec).await.unwrap_err();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn another_input_or_other_options_are_refused() {
     let from = memory_store();
     folder(&*from, 20).await;
     let spec = small(PackFormat::Wds);
     let to = memory_store();
-    let plan = FaultPlan::new(Seed(0)).with(Op::Put, When::Nth(4), Fault::Fail(ErrorKind::OutOfSpace));
-    run(
-        &from,
-        &(Arc::new(Faulty::new(Arc::clone(&to), plan)) as Arc<dyn Store>),
-        &spec,
-    )
-    .await
-    .unwrap_err();
+    end_early(&from, &to, &spec).await;
     let before = contents(&*to).await;
     let others = [
         (
@@ -187,9 +187,7 @@ async fn a_shard_without_its_note_is_replaced_too() {
     let from = memory_store();
     folder(&*from, 20).await;
     let (to, spec) = (memory_store(), small(PackFormat::Wds));
-    let plan = FaultPlan::new(Seed(0)).with(Op::Put, When::Nth(4), Fault::Fail(ErrorKind::OutOfSpace));
-    let faulty: Arc<dyn Store> = Arc::new(Faulty::new(Arc::clone(&to), plan));
-    run(&from, &faulty, &spec).await.unwrap_err();
+    end_early(&from, &to, &spec).await;
     let mut shards = 0;
     for (name, _) in contents(&*to).await {
         shards += u32::from(name.starts_with("shard-"));

@@ -123,9 +123,9 @@ async fn shards_too_large_for_the_memory_are_refused() {
     }
 }
 
-/// Windows hold more than all buffers of the stores, and the manifest is read through those.
+/// Windows hold more than all buffers of the stores, and the manifest is read through those: blocks in them could leave it none.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shuffle_of_an_indexed_data_set_ends() {
+async fn a_shuffle_takes_no_buffers_of_the_stores() {
     let (dir, folder, to) = (tempfile::tempdir().unwrap(), memory_store(), memory_store());
     let from = local_at(dir.path(), &context());
     for index in 0..100 {
