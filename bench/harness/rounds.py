@@ -2,7 +2,7 @@
 
 Every round runs every contender once, starting with another one each time (A B C, B C A, C A B), so that
 a slow minute of the machine or the position after a heavy neighbour hits all alike. The first round warms
-up and is not counted.
+up and is not counted, unless contenders warm up themselves.
 """
 
 import statistics
@@ -51,7 +51,7 @@ class Row:
         return row
 
 
-def race(contenders, runs, after=None):
+def race(contenders, runs, after=None, warm_ups=1):
     """Run a warm-up round and `runs` counted ones; returns a `Row` per contender, in the order given.
 
     `after` is called, untimed, after each contender's turn.
@@ -61,7 +61,7 @@ def race(contenders, runs, after=None):
     try:
         for one in contenders:
             attempt(one.start, rows[one.name])
-        for round_index in range(runs + 1):
+        for round_index in range(1 - warm_ups, runs + 1):
             shift = round_index % len(contenders)
             for one in contenders[shift:] + contenders[:shift]:
                 row = rows[one.name]
@@ -72,7 +72,7 @@ def race(contenders, runs, after=None):
                     after()
                 if sample is None:
                     continue
-                label = "warm-up" if round_index == 0 else f"round {round_index}/{runs}"
+                label = "warm-up" if round_index < 1 else f"round {round_index}/{runs}"
                 talk(f"{label}: {one.name}: {sample.wall_s:.2f} s, {sample.cpu_s:.2f} CPU s")
                 if round_index > 0:
                     row.samples.append(sample)

@@ -255,7 +255,7 @@ pub(crate) struct StreamArgs {
     #[arg(long, value_name = "SIZE", default_value = "2MiB")]
     pub(crate) block_size: ByteSize,
     /// Memory for what is read ahead
-    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "384MiB")]
     pub(crate) memory: ByteSize,
     /// Threads that check and collate; one per core, at most 16, unless given
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024))]

@@ -102,7 +102,7 @@ impl Default for StreamSpec {
             epochs: Some(1),
             fields: None,
             decode: Vec::new(),
-            memory_bytes_max: 512 << 20,
+            memory_bytes_max: 384 << 20,
             ready_bytes_max: 64 << 20,
             threads: threads.min(16),
             bad: BadPolicy::default(),

@@ -298,7 +298,7 @@ def stream(
     lanes: int = 64,
     window: int | str = "256MiB",
     block_size: int | str = "2MiB",
-    memory: int | str = "512MiB",
+    memory: int | str = "384MiB",
     threads: int | None = None,
     fields: Iterable[str] | None = None,
     cache: str | None = None,
