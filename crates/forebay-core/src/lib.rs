@@ -7,6 +7,7 @@
 //! - [`DataPath`] and [`PathPolicy`] say how bytes may move, [`Ledger`] how they did;
 //! - [`Limits`] holds every bound, [`Clock`] and [`Seed`] are the only sources of time and randomness;
 //! - [`Crc32c`] is the checksum that travels with data, [`ByteSize`] the way people write sizes;
+//! - [`safetensors`] is the format of tensors on disk, read and written by several jobs;
 //! - [`mod@env`] and [`metric`] are the registries of environment variables and metric names.
 
 mod checksum;
@@ -19,6 +20,7 @@ mod limits;
 mod location;
 pub mod metric;
 mod path;
+pub mod safetensors;
 mod seed;
 mod size;
 mod span;
