@@ -8,15 +8,12 @@
 //! - [`Engine`]: the seam to the operating system, with [`Uring`], [`Psync`] and [`SimEngine`] behind it;
 //! - [`File`]: an open file and the reason why it is read directly or through the page cache;
 //! - [`Gate`]: classes of service with a cap of bytes in flight each;
-//! - [`Disk`]: reads and writes of any length and alignment, in bounded pieces, accounted;
-//! - [`device`]: memory of GPUs, pinned memory, and copies between them.
+//! - [`Disk`]: reads and writes of any length and alignment, in bounded pieces, accounted.
 
 mod buf;
 mod completion;
 mod cpu;
-pub mod device;
 mod disk;
-mod dl;
 mod engine;
 mod file;
 mod gate;
@@ -25,6 +22,7 @@ mod map;
 mod names;
 mod pool;
 mod psync;
+mod residency;
 mod runs;
 pub mod sim;
 mod socket;
@@ -44,6 +42,7 @@ pub use map::{HUGE_PAGE, PAGE, PageKind, Pages};
 pub use names::{DirEntry, FileKind, FileStat, NameDone, NameOp, Renamed};
 pub use pool::{BufPool, PinHook, PoolConfig, PoolStats};
 pub use psync::Psync;
+pub use residency::residency;
 pub use sim::SimEngine;
 pub use socket::set_receive_low_water;
 pub use uring::Uring;
