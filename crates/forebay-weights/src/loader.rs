@@ -1,0 +1,272 @@
+//! From a source to filled memory: plan, read side by side, check, hand to the sink, account.
+//!
+//! ```text
+//! Source --wanted--> Plan --pieces, several at once--> lease -> Store::read_into -> compare checksums -> accept
+//! ```
+//!
+//! Files that are in the page cache already are not read around it: copying threads take them from there ([`hot`]), and the ledger says so.
+
+mod hot;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, PathPolicy, Result};
+use forebay_io::cpu_time;
+use forebay_store::{Context, ReadOptions, Store};
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use crate::load_plan::{Plan, PlanFile};
+use crate::select::Selection;
+use crate::sink::{HostSink, HostTensor, Sink};
+use crate::source::{Source, SourceFile, is_remote};
+
+/// Bytes of one piece of a local file: the disk cuts it further, so this only has to be large beside what opening and looking twice at the
+/// file costs.
+const LOCAL_PIECE_BYTES: u64 = 32 << 20;
+
+/// Least size of a piece: holds whole chunks of any size that checksums have.
+const PIECE_BYTES_MIN: u64 = 8 << 20;
+
+/// Pieces of local files in flight. The gate holds the bytes of them that are with the disk to less.
+const LOCAL_AT_ONCE: usize = 4;
+
+/// How far a load is, for whoever shows it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Bytes to be read, known once the plan is made.
+    pub total_bytes: AtomicU64,
+    /// Bytes read.
+    pub done_bytes: AtomicU64,
+}
+
+/// How to load.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// Which tensors, and which parts of them.
+    pub selection: Selection,
+    /// Most host memory for tensors.
+    pub memory_bytes_max: Option<u64>,
+    /// Which data paths are acceptable. Unless it is the fastest, the page cache is not looked at.
+    pub policy: PathPolicy,
+    /// Told how far it is.
+    pub progress: Option<Arc<Progress>>,
+}
+
+/// What a load did.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct LoadReport {
+    /// Files read from.
+    pub files: u64,
+    /// Files that were taken from the page cache.
+    pub files_hot: u64,
+    /// Tensors loaded.
+    pub tensors: u64,
+    /// Their bytes.
+    pub tensor_bytes: u64,
+    /// Bytes read for them.
+    pub read_bytes: u64,
+    /// Memory they take, padding included.
+    pub memory_bytes: u64,
+    /// Reads asked of stores.
+    pub pieces: u64,
+    /// Time until everything was in place, from the plan on.
+    pub seconds: f64,
+    /// Time until the first piece was in place.
+    pub first_piece_seconds: f64,
+    /// How the bytes moved.
+    pub ledger: Ledger,
+}
+
+/// Load into host memory.
+pub async fn load_host(
+    source: &Source,
+    options: &LoadOptions,
+    context: &Context,
+) -> Result<(Vec<HostTensor>, LoadReport)> {
+    let sink = Arc::new(HostSink::new(context.pool(), options.memory_bytes_max));
+    let shared: Arc<dyn Sink> = Arc::<HostSink>::clone(&sink);
+    let mut report = load_into(source, options, shared, context).await?;
+    let sink = Arc::into_inner(sink).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Internal,
+            "load",
+            "somebody still reads after the last piece",
+        )
+    })?;
+    let (tensors, ledger) = sink.into_tensors()?;
+    report.ledger.merge(&ledger);
+    Ok((tensors, report))
+}
+
+/// Load into any sink; returns when everything is in place.
+pub async fn load_into(
+    source: &Source,
+    options: &LoadOptions,
+    sink: Arc<dyn Sink>,
+    context: &Context,
+) -> Result<LoadReport> {
+    let clock = Arc::clone(context.clock());
+    let (began, cpu_began) = (clock.now(), cpu_time());
+    let plan = Arc::new(plan(source, options, &*sink, context)?);
+    sink.prepare(&plan).await?;
+    if let Some(progress) = &options.progress {
+        progress.total_bytes.store(plan.read_bytes(), Ordering::Relaxed);
+    }
+    let (lanes, at_once) = lanes(source, &plan, options, context).await?;
+    let mut report = LoadReport {
+        files: lanes.iter().filter(|lane| lane.is_used).count() as u64,
+        files_hot: lanes.iter().filter(|lane| lane.hot.is_some()).count() as u64,
+        tensors: plan.tensors().len() as u64,
+        tensor_bytes: plan.tensor_bytes(),
+        read_bytes: plan.read_bytes(),
+        memory_bytes: plan.dest_bytes(),
+        pieces: plan.pieces().len() as u64,
+        ..LoadReport::default()
+    };
+    let work = Arc::new(Work {
+        plan,
+        lanes,
+        sink,
+        progress: options.progress.clone(),
+    });
+    let since = |moment: Duration| clock.now().saturating_sub(moment).as_secs_f64();
+    let mut tasks = JoinSet::new();
+    let mut next = 0..work.plan.pieces().len();
+    loop {
+        while tasks.len() < at_once
+            && let Some(index) = next.next()
+        {
+            tasks.spawn(Arc::clone(&work).run(index));
+        }
+        let Some(done) = tasks.join_next().await else {
+            break;
+        };
+        let ledger = done.map_err(|error| {
+            Error::new(ErrorKind::Cancelled, "load", "the runtime is shutting down").with_source(error)
+        })??;
+        if report.first_piece_seconds == 0.0 {
+            report.first_piece_seconds = since(began);
+        }
+        report.ledger.merge(&ledger);
+    }
+    drop(tasks);
+    work.sink.finish().await?;
+    report.seconds = since(began);
+    report.ledger.cpu_ns = cpu_time().saturating_sub(cpu_began).as_nanos() as u64;
+    Ok(report)
+}
+
+/// The plan for a source and a sink.
+pub fn plan(source: &Source, options: &LoadOptions, sink: &dyn Sink, context: &Context) -> Result<Plan> {
+    let wanted = source.wanted(&options.selection)?;
+    let is_far = source.files().iter().any(|file| is_remote(&file.location));
+    let piece_bytes = if is_far {
+        context.limits().part_bytes
+    } else {
+        LOCAL_PIECE_BYTES
+    };
+    let piece_bytes = piece_bytes.min(sink.piece_bytes_max()).max(PIECE_BYTES_MIN);
+    let files: Vec<PlanFile<'_>> = source
+        .files()
+        .iter()
+        .map(|file| PlanFile {
+            header: &file.header,
+            grid: file.hashes.as_ref().map(crate::Hashes::grid),
+        })
+        .collect();
+    Plan::new(&files, &wanted, sink.placement(), piece_bytes)
+}
+
+/// How one file is read.
+#[derive(Debug)]
+struct Lane {
+    file: Arc<SourceFile>,
+    store: Arc<dyn Store>,
+    key: Key,
+    options: ReadOptions,
+    /// Why it is taken from the page cache, where it is.
+    hot: Option<String>,
+    is_used: bool,
+}
+
+async fn lanes(
+    source: &Source,
+    plan: &Arc<Plan>,
+    options: &LoadOptions,
+    context: &Context,
+) -> Result<(Vec<Lane>, usize)> {
+    let mut lanes = Vec::with_capacity(source.files().len());
+    for (number, file) in source.files().iter().enumerate() {
+        let mut read_options = file.read_options();
+        read_options.policy = options.policy;
+        lanes.push(Lane {
+            store: Arc::clone(&file.store),
+            key: file.key.clone(),
+            options: read_options,
+            hot: None,
+            is_used: plan.pieces().iter().any(|piece| piece.file == number),
+            file: Arc::clone(file),
+        });
+    }
+    let mut at_once = LOCAL_AT_ONCE;
+    if lanes.iter().any(|lane| is_remote(&lane.file.location)) {
+        at_once = at_once.max(context.limits().store_requests_max as usize);
+    }
+    if options.policy == PathPolicy::Fastest {
+        at_once = at_once.max(hot::divert(&mut lanes, plan, context).await?);
+    }
+    Ok((lanes, at_once))
+}
+
+/// Everything that the tasks of one load share.
+#[derive(Debug)]
+struct Work {
+    plan: Arc<Plan>,
+    lanes: Vec<Lane>,
+    sink: Arc<dyn Sink>,
+    progress: Option<Arc<Progress>>,
+}
+
+impl Work {
+    async fn run(self: Arc<Self>, index: usize) -> Result<Ledger> {
+        let lost = || Error::new(ErrorKind::Internal, "load", "a piece belongs to no file");
+        let piece = self.plan.pieces().get(index).ok_or_else(lost)?;
+        let lane = self.lanes.get(piece.file).ok_or_else(lost)?;
+        let hashes = lane.file.hashes.as_ref();
+        if hashes.is_none()
+            && let Some(ledger) = self.sink.fetch(piece, &lane.file).await?
+        {
+            self.tell(piece.span.len());
+            return Ok(ledger);
+        }
+        let buf = self.sink.lease(piece).await?;
+        let read = lane.store.read_into(&lane.key, piece.span, buf, &lane.options);
+        let done = read.await.map_err(|error| error.at(&lane.file.location))?;
+        let mut ledger = done.ledger;
+        if let Some(reason) = &lane.hot {
+            // The disk only knows that the page cache was asked for.
+            ledger.downgrades.clear();
+            ledger.record_downgrade(DataPath::DirectUring, DataPath::Buffered, reason);
+        }
+        if let Some(hashes) = hashes {
+            let bytes = done.buf.get(..piece.span.len() as usize).unwrap_or_default();
+            ledger.verified_bytes += hashes
+                .check(piece.span, bytes)
+                .map_err(|bad| bad.error(&lane.file.header).at(&lane.file.location))?;
+        }
+        ledger.merge(&self.sink.accept(piece, done.buf).await?);
+        self.tell(piece.span.len());
+        Ok(ledger)
+    }
+
+    fn tell(&self, bytes: u64) {
+        if let Some(progress) = &self.progress {
+            progress.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+}

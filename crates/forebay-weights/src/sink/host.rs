@@ -1,0 +1,265 @@
+//! Host memory: one allocation per file, read into where it stays; tensors are pieces of it.
+//!
+//! The memory of a file is cut into the pieces of the plan before the first read, and joined and cut into tensors after the last, all without
+//! copying: each tensor owns its bytes alone and may be written to. Slices that must be cut out of rows are read into memory of the pool and
+//! copied.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use forebay_core::safetensors::Dtype;
+use forebay_core::{ByteSize, DataPath, Error, ErrorKind, Ledger, Result};
+use forebay_io::{AlignedBuf, BufPool, Pages};
+
+use super::Sink;
+use crate::load_plan::{Cut, Moves, Piece, Placement, Plan, Region};
+
+/// A loaded tensor.
+#[derive(Debug)]
+pub struct HostTensor {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Its shape.
+    pub shape: Vec<u64>,
+    /// Its bytes: nobody else has them, though neighbours share the allocation.
+    pub bytes: AlignedBuf,
+}
+
+/// A destination in host memory.
+#[derive(Debug)]
+pub struct HostSink {
+    /// Where memory for slices that are cut out is leased from.
+    pool: BufPool,
+    pages: Pages,
+    bytes_max: Option<u64>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    plan: Arc<Plan>,
+    /// The memory that each piece fills; away while it is lent.
+    places: Vec<Option<AlignedBuf>>,
+}
+
+impl HostSink {
+    /// Memory of at most `bytes_max`, with rows read into buffers of `pool`.
+    pub fn new(pool: &BufPool, bytes_max: Option<u64>) -> Self {
+        Self {
+            pool: pool.clone(),
+            pages: Pages::default(),
+            bytes_max,
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, piece: &Piece) -> Result<AlignedBuf> {
+        let place = self.lock().places.get_mut(piece.index).and_then(Option::take);
+        place.ok_or_else(|| internal("a piece was lent twice"))
+    }
+
+    fn put(&self, piece: &Piece, buf: AlignedBuf) {
+        if let Some(place) = self.lock().places.get_mut(piece.index) {
+            *place = Some(buf);
+        }
+    }
+
+    /// The tensors, once everything is loaded. The ledger says what had to be copied because a store that tried again read into other
+    /// memory.
+    pub fn into_tensors(self) -> Result<(Vec<HostTensor>, Ledger)> {
+        let State { plan, mut places } = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut ledger = Ledger::default();
+        let mut rests = Vec::with_capacity(plan.regions().len());
+        for region in plan.regions() {
+            let whole = join(region, &plan, &mut places, self.pages, &mut ledger)?;
+            rests.push((region.dest.start(), whole));
+        }
+        let mut order: Vec<usize> = (0..plan.tensors().len()).collect();
+        order.sort_by_key(|index| plan.tensors()[*index].place.start());
+        let mut tensors: Vec<Option<HostTensor>> = Vec::new();
+        tensors.resize_with(order.len(), || None);
+        for index in order {
+            let tensor = &plan.tensors()[index];
+            let bytes = match tensor.region {
+                Some(region) => {
+                    let (at, rest) = rests
+                        .get_mut(region)
+                        .ok_or_else(|| internal("a tensor has no region"))?;
+                    // What is before it belongs to no tensor.
+                    let mut bytes = rest.split_off((tensor.place.start() - *at) as usize);
+                    let behind = bytes.split_off(tensor.place.len() as usize);
+                    (*at, *rest) = (tensor.place.end(), behind);
+                    bytes
+                }
+                None => AlignedBuf::alloc(0, Pages::Small)?,
+            };
+            if bytes.len() as u64 != tensor.place.len() {
+                return Err(internal("a tensor has not all its bytes"));
+            }
+            tensors[index] = Some(HostTensor {
+                name: tensor.name.clone(),
+                dtype: tensor.dtype,
+                shape: tensor.shape.clone(),
+                bytes,
+            });
+        }
+        Ok((tensors.into_iter().flatten().collect(), ledger))
+    }
+}
+
+/// The pieces of a region as one buffer.
+fn join(
+    region: &Region,
+    plan: &Plan,
+    places: &mut [Option<AlignedBuf>],
+    pages: Pages,
+    ledger: &mut Ledger,
+) -> Result<AlignedBuf> {
+    let mut parts: Vec<AlignedBuf> = Vec::new();
+    for piece in &plan.pieces()[region.pieces.clone()] {
+        let part = places
+            .get_mut(piece.index)
+            .and_then(Option::take)
+            .ok_or_else(|| internal("a piece is missing"))?;
+        let alone = match parts.last_mut() {
+            Some(last) => last.unsplit(part).err(),
+            None => Some(part),
+        };
+        parts.extend(alone);
+    }
+    if parts.len() == 1
+        && let Some(whole) = parts.pop()
+    {
+        return Ok(whole);
+    }
+    // A read that was tried again came back in other memory.
+    let len = parts.iter().map(|part| part.len()).sum();
+    let mut whole = AlignedBuf::alloc(len, pages)?;
+    let mut at = 0;
+    for part in &parts {
+        whole[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    ledger.record_copy(DataPath::Memory, len as u64);
+    Ok(whole)
+}
+
+/// Cut the memory of one file into what its pieces fill.
+fn cut_up(plan: &Plan, file: usize, pages: Pages, places: &mut [Option<AlignedBuf>]) -> Result<()> {
+    let mut regions: Vec<&Region> = plan
+        .regions()
+        .iter()
+        .filter(|region| region.file == file)
+        .collect();
+    regions.sort_by_key(|region| region.dest.start());
+    let (Some(first), Some(last)) = (regions.first(), regions.last()) else {
+        return Ok(());
+    };
+    let mut at = first.dest.start();
+    let mut rest = AlignedBuf::alloc((last.dest.end() - at) as usize, pages)?;
+    for region in regions {
+        let mut own = rest.split_off((region.dest.start() - at) as usize);
+        rest = own.split_off(region.dest.len() as usize);
+        at = region.dest.end();
+        let pieces = &plan.pieces()[region.pieces.clone()];
+        let mut own_at = region.dest.start();
+        for (index, piece) in pieces.iter().enumerate() {
+            let mut place = own;
+            if index + 1 == pieces.len() {
+                // The last one keeps the padding behind it as capacity: a direct read of the end of a file needs it.
+                own = AlignedBuf::alloc(0, Pages::Small)?;
+                place.set_len(piece.dest.len() as usize);
+            } else {
+                own = place.split_off((piece.dest.end() - own_at) as usize);
+                own_at = piece.dest.end();
+            }
+            let slot = places
+                .get_mut(piece.index)
+                .ok_or_else(|| internal("a piece has no number"))?;
+            *slot = Some(place);
+        }
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Sink for HostSink {
+    fn placement(&self) -> Placement {
+        Placement::AsInFile
+    }
+
+    async fn prepare(&self, plan: &Arc<Plan>) -> Result<()> {
+        let needed = plan.dest_bytes();
+        if let Some(bytes_max) = self.bytes_max.filter(|bytes_max| needed > *bytes_max) {
+            let message = format!(
+                "loading this needs {} of memory, and at most {} may be used",
+                ByteSize(needed),
+                ByteSize(bytes_max)
+            );
+            return Err(Error::new(ErrorKind::LimitExceeded, "load", message)
+                .with_hint("allow more memory, or load less with select or shard"));
+        }
+        let mut places = Vec::new();
+        places.resize_with(plan.pieces().len(), || None);
+        let files = plan.regions().last().map_or(0, |region| region.file + 1);
+        for file in 0..files {
+            cut_up(plan, file, self.pages, &mut places)?;
+        }
+        *self.lock() = State {
+            plan: Arc::clone(plan),
+            places,
+        };
+        Ok(())
+    }
+
+    async fn lease(&self, piece: &Piece) -> Result<AlignedBuf> {
+        match piece.moves {
+            Moves::Whole => self.take(piece),
+            Moves::Cuts(_) => self.pool.lease(piece.span.len() as usize).await?,
+        }
+    }
+
+    async fn accept(&self, piece: &Piece, buf: AlignedBuf) -> Result<Ledger> {
+        let mut ledger = Ledger::default();
+        match &piece.moves {
+            Moves::Whole => self.put(piece, buf),
+            Moves::Cuts(cuts) => {
+                let mut place = self.take(piece)?;
+                for cut in cuts {
+                    copy(cut, &buf, piece.dest.start(), &mut place)?;
+                }
+                self.put(piece, place);
+                ledger.record_copy(DataPath::Memory, piece.dest.len());
+            }
+        }
+        Ok(ledger)
+    }
+
+    async fn finish(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Copy strips out of a piece into its place, which begins at byte `base` of the destination.
+fn copy(cut: &Cut, from: &[u8], base: u64, to: &mut [u8]) -> Result<()> {
+    let bytes = cut.bytes as usize;
+    for row in 0..cut.rows {
+        let start = (cut.from + row * cut.from_stride) as usize;
+        let end = (cut.to - base + row * cut.to_stride) as usize;
+        let (Some(from), Some(to)) = (from.get(start..start + bytes), to.get_mut(end..end + bytes)) else {
+            return Err(internal("a strip lies outside its piece"));
+        };
+        to.copy_from_slice(from);
+    }
+    Ok(())
+}
+
+fn internal(message: &str) -> Error {
+    Error::new(ErrorKind::Internal, "load", message)
+}
