@@ -59,6 +59,10 @@ env_vars! {
     BUFFER_MEMORY = "FOREBAY_BUFFER_MEMORY";
     /// Reserved 2 MiB pages for buffer memory.
     HUGE_PAGES = "FOREBAY_HUGE_PAGES";
+    /// File of the CUDA driver library (default: `libcuda.so.1` where the loader finds it).
+    CUDA_LIBRARY = "FOREBAY_CUDA_LIBRARY";
+    /// File of the GPUDirect Storage library (default: `libcufile.so.0` where the loader, the CUDA toolkit or Python has it).
+    CUFILE_LIBRARY = "FOREBAY_CUFILE_LIBRARY";
     /// Requests to one store in flight.
     CONCURRENCY = "FOREBAY_CONCURRENCY";
     /// Size of one ranged GET or uploaded part, such as `8MiB`.

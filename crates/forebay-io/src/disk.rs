@@ -85,6 +85,7 @@ impl Disk {
             bytes_max: limits.buffer_bytes_max,
             pages,
             pin,
+            ..PoolConfig::default()
         })?;
         let bounce = BufPool::new(&PoolConfig {
             bytes_max: BOUNCE_POOL_BYTES,

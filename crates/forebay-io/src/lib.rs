@@ -8,12 +8,15 @@
 //! - [`Engine`]: the seam to the operating system, with [`Uring`], [`Psync`] and [`SimEngine`] behind it;
 //! - [`File`]: an open file and the reason why it is read directly or through the page cache;
 //! - [`Gate`]: classes of service with a cap of bytes in flight each;
-//! - [`Disk`]: reads and writes of any length and alignment, in bounded pieces, accounted.
+//! - [`Disk`]: reads and writes of any length and alignment, in bounded pieces, accounted;
+//! - [`device`]: memory of GPUs, pinned memory, and copies between them.
 
 mod buf;
 mod completion;
 mod cpu;
+pub mod device;
 mod disk;
+mod dl;
 mod engine;
 mod file;
 mod gate;

@@ -40,6 +40,9 @@ pub struct PoolConfig {
     pub pages: Pages,
     /// Pins the memory for a device.
     pub pin: Option<Arc<dyn PinHook>>,
+    /// Pin this much when the pool is made, rounded up to huge pages, and the rest by [`BufPool::pin_more`], since pinning takes longer than reading;
+    /// 0 pins everything at once.
+    pub pin_step_bytes: u64,
 }
 
 /// What a pool holds and has held.
@@ -64,17 +67,30 @@ pub struct BufPool(Arc<Arena>);
 struct Arena {
     id: ArenaId,
     map: Map,
-    pages: usize,
     pin: Option<Arc<dyn PinHook>>,
+    pin_step: usize,
+    /// Pieces that are pinned, as offset and length.
+    pinned: Mutex<Vec<(usize, usize)>>,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
     runs: Runs,
+    /// Pages from the front that may be leased: all, or those that are pinned so far.
+    pages_open: usize,
+    /// Pages that may ever be leased.
+    pages_max: usize,
     waiters: VecDeque<Waiter>,
     pages_peak: usize,
     waits: u64,
+}
+
+impl State {
+    fn tell(&self) {
+        let leased = (self.pages_open - self.runs.pages_free()) * PAGE;
+        metrics::gauge!(metric::POOL_LEASED_BYTES).set(leased as f64);
+    }
 }
 
 #[derive(Debug)]
@@ -95,12 +111,22 @@ impl BufPool {
             PAGE
         };
         let map = Map::new((config.bytes_max as usize).max(granule), config.pages)?;
+        let pin_step = match config.pin_step_bytes as usize {
+            0 => map.len(),
+            step => step.next_multiple_of(HUGE_PAGE).min(map.len()),
+        };
+        let mut pinned = Vec::new();
+        let mut pages_open = map.len() / PAGE;
         if let Some(pin) = &config.pin {
-            pin.pin(map.ptr(), map.len())?;
+            pin.pin(map.ptr(), pin_step)?;
+            pinned.push((0, pin_step));
+            pages_open = pin_step / PAGE;
         }
         let pages = map.len() / PAGE;
         let state = State {
-            runs: Runs::new(pages),
+            runs: Runs::new(pages_open),
+            pages_open,
+            pages_max: pages,
             waiters: VecDeque::new(),
             pages_peak: 0,
             waits: 0,
@@ -109,8 +135,9 @@ impl BufPool {
         Ok(Self(Arc::new(Arena {
             id,
             map,
-            pages,
             pin: config.pin.clone(),
+            pin_step,
+            pinned: Mutex::new(pinned),
             state: Mutex::new(state),
         })))
     }
@@ -149,15 +176,38 @@ impl BufPool {
 
     /// The largest lease this pool can give.
     pub fn lease_bytes_max(&self) -> usize {
-        self.0.pages * PAGE
+        self.0.lock().pages_max * PAGE
+    }
+
+    /// Pin the next piece of the memory that was left for later, and open it to those who wait; false when there is no more. After an error
+    /// the pool stays as large as it got.
+    pub fn pin_more(&self) -> Result<bool> {
+        let Some(pin) = &self.0.pin else {
+            return Ok(false);
+        };
+        let mut pinned = self.0.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = pinned.last().map_or(0, |(offset, len)| offset + len);
+        let len = self.0.pin_step.min(self.0.map.len() - start);
+        if len == 0 || self.0.lock().pages_max * PAGE <= start {
+            return Ok(false);
+        }
+        // SAFETY: `start` lies within the arena's mapping.
+        let ptr = unsafe { self.0.map.ptr().add(start) };
+        let outcome = pin.pin(ptr, len);
+        if outcome.is_ok() {
+            pinned.push((start, len));
+        }
+        drop(pinned);
+        self.0.open(outcome.is_ok().then_some(len / PAGE));
+        outcome.map(|()| true)
     }
 
     /// What it holds and has held.
     pub fn stats(&self) -> PoolStats {
         let state = self.0.lock();
         PoolStats {
-            bytes_max: (self.0.pages * PAGE) as u64,
-            leased_bytes: ((self.0.pages - state.runs.pages_free()) * PAGE) as u64,
+            bytes_max: (state.pages_max * PAGE) as u64,
+            leased_bytes: ((state.pages_open - state.runs.pages_free()) * PAGE) as u64,
             leased_bytes_peak: (state.pages_peak * PAGE) as u64,
             waits: state.waits,
             pages: self.0.map.kind(),
@@ -172,7 +222,10 @@ impl Arena {
     }
 
     fn check(&self, len: usize) -> Result<()> {
-        let largest = self.pages * PAGE;
+        Self::check_against(self.lock().pages_max * PAGE, len)
+    }
+
+    fn check_against(largest: usize, len: usize) -> Result<()> {
         if len <= largest {
             return Ok(());
         }
@@ -188,8 +241,8 @@ impl Arena {
     fn grant(self: &Arc<Self>, state: &mut State, len: usize) -> Option<AlignedBuf> {
         let count = len.max(1).div_ceil(PAGE);
         let first = state.runs.take(count)?;
-        state.pages_peak = state.pages_peak.max(self.pages - state.runs.pages_free());
-        self.tell(state);
+        state.pages_peak = state.pages_peak.max(state.pages_open - state.runs.pages_free());
+        state.tell();
         let block = PoolBlock {
             arena: Arc::clone(self),
             first,
@@ -207,15 +260,37 @@ impl Arena {
     fn give_back(self: &Arc<Self>, first: usize, count: usize) {
         let mut state = self.lock();
         state.runs.release(first, count);
-        self.tell(&state);
+        state.tell();
         let grants = self.serve(&mut state);
         drop(state);
         hand_out(grants);
     }
 
-    fn tell(&self, state: &State) {
-        let leased = (self.pages - state.runs.pages_free()) * PAGE;
-        metrics::gauge!(metric::POOL_LEASED_BYTES).set(leased as f64);
+    /// Open `pages` more, or take note that there will never be more, which those who wait for too much are told.
+    fn open(self: &Arc<Self>, pages: Option<usize>) {
+        let mut state = self.lock();
+        let mut refused = Vec::new();
+        if let Some(pages) = pages {
+            let first = state.pages_open;
+            state.runs.release(first, pages);
+            state.pages_open += pages;
+        } else {
+            state.pages_max = state.pages_open;
+            let largest = state.pages_max * PAGE;
+            let waiters = std::mem::take(&mut state.waiters);
+            for waiter in waiters {
+                match Self::check_against(largest, waiter.len) {
+                    Ok(()) => state.waiters.push_back(waiter),
+                    Err(error) => refused.push((waiter.grant, error)),
+                }
+            }
+        }
+        let grants = self.serve(&mut state);
+        drop(state);
+        hand_out(grants);
+        for (grant, error) in refused {
+            drop(grant.send(Err(error)));
+        }
     }
 
     /// Serve waiters because one of them went away.
@@ -251,8 +326,12 @@ fn hand_out(grants: Vec<(Grant, AlignedBuf)>) {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        if let Some(pin) = &self.pin {
-            pin.unpin(self.map.ptr(), self.map.len());
+        let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (offset, len) in pinned.drain(..) {
+            if let Some(pin) = &self.pin {
+                // SAFETY: the piece was pinned from this mapping.
+                pin.unpin(unsafe { self.map.ptr().add(offset) }, len);
+            }
         }
     }
 }
@@ -445,6 +524,73 @@ mod tests {
         );
         drop(buf);
         assert_eq!(pin.1.load(Ordering::SeqCst), 1 << 20);
+    }
+
+    #[derive(Debug, Default)]
+    struct FailingPin {
+        allowed: AtomicU64,
+        unpinned_bytes: AtomicU64,
+    }
+
+    impl PinHook for FailingPin {
+        fn pin(&self, _: NonNull<u8>, _: usize) -> Result<()> {
+            let left = self.allowed.load(Ordering::SeqCst);
+            if left == 0 {
+                return Err(Error::new(ErrorKind::LimitExceeded, "pin", "no more"));
+            }
+            self.allowed.store(left - 1, Ordering::SeqCst);
+            Ok(())
+        }
+
+        fn unpin(&self, _: NonNull<u8>, len: usize) {
+            self.unpinned_bytes.fetch_add(len as u64, Ordering::SeqCst);
+        }
+    }
+
+    fn stepping(allowed: u64) -> (BufPool, Arc<FailingPin>) {
+        let pin = Arc::new(FailingPin {
+            allowed: AtomicU64::new(allowed),
+            ..FailingPin::default()
+        });
+        let config = PoolConfig {
+            bytes_max: 6 << 20,
+            pin: Some(pin.clone()),
+            pin_step_bytes: 2 << 20,
+            ..PoolConfig::default()
+        };
+        (BufPool::new(&config).unwrap(), pin)
+    }
+
+    #[test]
+    fn memory_pinned_later_serves_those_who_wait() {
+        let (pool, pin) = stepping(9);
+        let first = pool.try_lease(2 << 20).unwrap();
+        assert!(pool.try_lease(1).is_none(), "what is not pinned is not leased");
+        let large = pool.lease(3 << 20);
+        assert!(pool.pin_more().unwrap());
+        assert_eq!(pool.stats().leased_bytes, 2 << 20);
+        assert!(pool.pin_more().unwrap());
+        assert_eq!(large.wait().unwrap().unwrap().len(), 3 << 20);
+        assert!(!pool.pin_more().unwrap() && !pool.pin_more().unwrap());
+        drop((first, pool));
+        assert_eq!(pin.unpinned_bytes.load(Ordering::SeqCst), 6 << 20);
+    }
+
+    #[test]
+    fn a_pool_that_cannot_be_pinned_further_stays_as_it_is() {
+        let (pool, pin) = stepping(1);
+        let (small, large) = (pool.lease(2 << 20), pool.lease(3 << 20));
+        assert_eq!(pool.pin_more().unwrap_err().kind(), ErrorKind::LimitExceeded);
+        assert!(!pool.pin_more().unwrap());
+        assert_eq!(
+            large.wait().unwrap().unwrap_err().kind(),
+            ErrorKind::LimitExceeded
+        );
+        assert_eq!(pool.lease_bytes_max(), 2 << 20);
+        drop(small);
+        assert!(pool.try_lease(2 << 20).is_some());
+        drop(pool);
+        assert_eq!(pin.unpinned_bytes.load(Ordering::SeqCst), 2 << 20);
     }
 
     #[test]
