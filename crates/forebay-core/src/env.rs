@@ -112,6 +112,12 @@ env_vars! {
     XDG_CACHE_HOME = "XDG_CACHE_HOME";
     /// Turns colours off.
     NO_COLOR = "NO_COLOR";
+    /// Folder of the Python environment in use, where packages may have brought the GPUDirect Storage library.
+    VIRTUAL_ENV = "VIRTUAL_ENV";
+    /// Configuration file of the GPUDirect Storage library (default: `/etc/cufile.json`); `forebay gds` looks at it.
+    CUFILE_ENV_PATH_JSON = "CUFILE_ENV_PATH_JSON";
+    /// Whether the GPUDirect Storage library may go through host memory; `forebay gds` tells.
+    CUFILE_ALLOW_COMPAT_MODE = "CUFILE_ALLOW_COMPAT_MODE";
     /// Number of this process among all of a training run, as launchers set it; `forebay.stream` in Python takes it where no rank is given.
     RANK = "RANK";
     /// Processes of a training run, as launchers set it.

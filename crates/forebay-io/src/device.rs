@@ -25,8 +25,9 @@ mod pin;
 mod place;
 mod ring;
 mod stream;
+mod strips;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use driver::Driver;
 pub use flight::Flight;
@@ -36,6 +37,7 @@ pub use pin::HostPin;
 pub use place::Place;
 pub use ring::{RING_BYTES_DEFAULT, RING_BYTES_MAX, Ring, RingConfig, RingStats, Uploads};
 pub use stream::{Event, Stream};
+pub use strips::Strips;
 
 use std::fmt;
 use std::sync::Arc;
@@ -111,7 +113,7 @@ impl Device {
     }
 
     /// Make the context current on this thread until the guard goes, as whoever called expects to find its own afterwards.
-    fn enter(&self) -> Result<Entered<'_>> {
+    pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         self.0.driver.push_context(self.0.context)?;
         Ok(Entered(&self.0.driver))
     }
@@ -139,7 +141,7 @@ impl Drop for Inner {
 }
 
 /// The context is current on this thread.
-struct Entered<'a>(&'a Driver);
+pub(crate) struct Entered<'a>(&'a Driver);
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {

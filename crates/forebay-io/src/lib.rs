@@ -14,6 +14,7 @@
 mod buf;
 mod completion;
 mod cpu;
+pub mod cufile;
 pub mod device;
 mod disk;
 mod dl;

@@ -173,6 +173,20 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t len, stream *s) {
     code = queue(s, to, (const char *)(uintptr_t)from, len);
     LEAVE
 }
+typedef struct rows { size_t from_x, from_y; int from_kind; const void *from_host; uint64_t from_device; const void *from_array; size_t from_stride;
+    size_t to_x, to_y; int to_kind; void *to_host; uint64_t to_device; const void *to_array; size_t to_stride; size_t bytes, count; } rows;
+int cuMemcpy2DAsync_v2(const rows *r, stream *s) {
+    ENTER CONTEXT
+    if (!s || s->ctx != ctx) FAIL(INVALID_HANDLE);
+    if (r->to_kind != 2 || (r->from_kind != 1 && r->from_kind != 2) || (r->count > 1 && (r->from_stride < r->bytes || r->to_stride < r->bytes)) ||
+        r->from_stride > 0x7fffffff || r->to_stride > 0x7fffffff) FAIL(INVALID_VALUE);
+    for (size_t i = 0; i < r->count; i++) {
+        uint64_t to = r->to_device + i * r->to_stride, from = r->from_device + i * r->from_stride;
+        if (!lies_within(to, r->bytes, ctx) || (r->from_kind == 2 && !lies_within(from, r->bytes, ctx))) FAIL(INVALID_VALUE);
+        queue(s, (char *)(uintptr_t)to, r->from_kind == 1 ? (const char *)r->from_host + i * r->from_stride : (const char *)(uintptr_t)from, r->bytes);
+    }
+    LEAVE
+}
 int cuStreamCreate(stream **made, unsigned flags) {
     ENTER CONTEXT
     if (flags & ~1u) FAIL(INVALID_VALUE);

@@ -41,6 +41,10 @@ const ATTRIBUTE_COMPUTE_MAJOR: c_int = 75;
 const ATTRIBUTE_COMPUTE_MINOR: c_int = 76;
 /// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for all devices. Never write-combined: the processor reads this memory when it checks sums.
 const REGISTER_PORTABLE: c_uint = 1;
+/// `CU_MEMORYTYPE_HOST`.
+const MEMORY_HOST: c_int = 1;
+/// `CU_MEMORYTYPE_DEVICE`.
+const MEMORY_DEVICE: c_int = 2;
 /// `CU_STREAM_NON_BLOCKING`: does not wait for the default stream of others.
 const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`: a thread that waits sleeps.
@@ -90,6 +94,7 @@ calls! {
     host_unregister = c"cuMemHostUnregister"(*mut c_void);
     copy_in = c"cuMemcpyHtoDAsync_v2"(CuAddress, *const c_void, usize, CuStream);
     copy_out = c"cuMemcpyDtoHAsync_v2"(*mut c_void, CuAddress, usize, CuStream);
+    copy_rows = c"cuMemcpy2DAsync_v2"(*const Rows, CuStream);
     stream_create = c"cuStreamCreate"(*mut CuStream, c_uint);
     stream_destroy = c"cuStreamDestroy_v2"(CuStream);
     stream_wait = c"cuStreamSynchronize"(CuStream);
@@ -98,6 +103,63 @@ calls! {
     event_record = c"cuEventRecord"(CuEvent, CuStream);
     event_query = c"cuEventQuery"(CuEvent);
     event_wait = c"cuEventSynchronize"(CuEvent);
+}
+
+/// `CUDA_MEMCPY2D`: rows of equal length at equal distances.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rows {
+    from_x: usize,
+    from_y: usize,
+    from_kind: c_int,
+    from_host: *const c_void,
+    from_device: CuAddress,
+    from_array: *const c_void,
+    from_stride: usize,
+    to_x: usize,
+    to_y: usize,
+    to_kind: c_int,
+    to_host: *mut c_void,
+    to_device: CuAddress,
+    to_array: *const c_void,
+    to_stride: usize,
+    bytes: usize,
+    count: usize,
+}
+
+/// Where rows are copied from.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum From {
+    Host(*const u8),
+    Device(CuAddress),
+}
+
+impl Rows {
+    /// `rows` rows of `bytes` bytes, with the distances between their starts.
+    pub(super) fn new(from: From, to: CuAddress, bytes: usize, rows: usize, strides: (usize, usize)) -> Self {
+        let (from_kind, from_host, from_device) = match from {
+            From::Host(ptr) => (MEMORY_HOST, ptr.cast(), 0),
+            From::Device(address) => (MEMORY_DEVICE, std::ptr::null(), address),
+        };
+        Self {
+            from_x: 0,
+            from_y: 0,
+            from_kind,
+            from_host,
+            from_device,
+            from_array: std::ptr::null(),
+            from_stride: strides.0,
+            to_x: 0,
+            to_y: 0,
+            to_kind: MEMORY_DEVICE,
+            to_host: std::ptr::null_mut(),
+            to_device: to,
+            to_array: std::ptr::null(),
+            to_stride: strides.1,
+            bytes,
+            count: rows,
+        }
+    }
 }
 
 /// The CUDA driver of this machine.
@@ -298,6 +360,14 @@ impl Driver {
     ) -> Result<()> {
         // SAFETY: as the caller promises.
         let code = unsafe { (self.calls.copy_in)(to, from.cast(), len, stream) };
+        self.check("copy to device", code)
+    }
+
+    /// # Safety
+    /// As for [`copy_in`](Self::copy_in), for every row.
+    pub(super) unsafe fn copy_rows(&self, rows: &Rows, stream: CuStream) -> Result<()> {
+        // SAFETY: as the caller promises; the structure is read during the call.
+        let code = unsafe { (self.calls.copy_rows)(&raw const *rows, stream) };
         self.check("copy to device", code)
     }
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use forebay_core::Result;
 
-use super::driver::misuse;
-use super::{DeviceBuf, Event, Stream};
+use super::driver::{From, Rows, misuse};
+use super::{DeviceBuf, Event, Stream, Strips};
 use crate::buf::AlignedBuf;
 
 /// A buffer with copies of its pieces queued.
@@ -44,6 +44,12 @@ impl Flight {
         target: &Arc<DeviceBuf>,
         offset: usize,
     ) -> Result<()> {
+        let bytes = piece.end.saturating_sub(piece.start);
+        self.copy_strips(stream, Strips::run(piece.start, offset, bytes), target)
+    }
+
+    /// Queue a copy of strips of the buffer to `target`, by `stream`.
+    pub fn copy_strips(&mut self, stream: &Stream, strips: Strips, target: &Arc<DeviceBuf>) -> Result<()> {
         const OP: &str = "copy to device";
         if stream.device() != target.device() {
             return Err(misuse(OP, "the stream belongs to another device"));
@@ -51,16 +57,11 @@ impl Flight {
         let Some(buf) = &self.buf else {
             return Err(misuse(OP, "the buffer was given back"));
         };
-        let Some(from) = buf.get(piece.clone()) else {
-            return Err(misuse(
-                OP,
-                format!("bytes {piece:?} of a buffer of {}", buf.len()),
-            ));
-        };
-        let to = target.piece(offset, from.len(), OP)?;
-        if from.is_empty() {
+        strips.check(buf.len(), target.len())?;
+        if strips.bytes == 0 || strips.rows == 0 {
             return Ok(());
         }
+        let source = buf.as_ptr();
         // Remembered first: whatever comes of the call, the stream is waited for.
         self.is_launched = false;
         if !self.streams.iter().any(|known| known.is_same(stream)) {
@@ -71,12 +72,8 @@ impl Flight {
         }
         let device = stream.device();
         let _entered = device.enter()?;
-        // SAFETY: both pieces lie within their allocations, which this flight holds and lets go of only after it has waited for the stream.
-        unsafe {
-            device
-                .driver()
-                .copy_in(to, from.as_ptr(), from.len(), stream.handle())
-        }
+        // SAFETY: the strips lie within buffer and target, as checked, and this flight holds both until it has waited for the stream.
+        unsafe { queue(stream, From::Host(source), strips, target.address()) }
     }
 
     /// Mark the end of what was queued.
@@ -131,6 +128,43 @@ impl Flight {
         self.targets.clear();
         outcome
     }
+}
+
+/// Put copies of strips into a stream whose device is entered.
+///
+/// # Safety
+/// The strips lie within source and target, and both stay allocated, the source unchanged, until the stream has passed them.
+pub(super) unsafe fn queue(stream: &Stream, source: From, strips: Strips, target: u64) -> Result<()> {
+    let driver = stream.device().driver();
+    let rows = |strips: Strips| {
+        let from = match source {
+            From::Host(ptr) => From::Host(ptr.wrapping_add(strips.from)),
+            From::Device(address) => From::Device(address + strips.from as u64),
+        };
+        let strides = (strips.from_stride, strips.to_stride);
+        Rows::new(
+            from,
+            target + strips.to as u64,
+            strips.bytes,
+            strips.rows,
+            strides,
+        )
+    };
+    let strips = strips.simplest();
+    if let (1, From::Host(ptr)) = (strips.rows, source) {
+        let (to, from) = (target + strips.to as u64, ptr.wrapping_add(strips.from));
+        // SAFETY: as the caller promises.
+        return unsafe { driver.copy_in(to, from, strips.bytes, stream.handle()) };
+    }
+    if strips.is_grid() {
+        // SAFETY: as the caller promises.
+        return unsafe { driver.copy_rows(&rows(strips), stream.handle()) };
+    }
+    for row in strips.single_rows() {
+        // SAFETY: as the caller promises.
+        unsafe { driver.copy_rows(&rows(row), stream.handle()) }?;
+    }
+    Ok(())
 }
 
 impl Drop for Flight {

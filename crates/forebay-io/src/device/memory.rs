@@ -4,8 +4,9 @@ use std::fmt;
 
 use forebay_core::{ByteSize, Error, ErrorKind, Result};
 
-use super::Device;
-use super::driver::CuAddress;
+use super::driver::{CuAddress, From};
+use super::flight::queue;
+use super::{Device, Stream, Strips};
 
 /// Device memory, freed on drop. Its content is whatever was there before.
 pub struct DeviceBuf {
@@ -64,6 +65,28 @@ impl DeviceBuf {
         // The wait comes first: nothing may leave here while the device still writes.
         stream.wait()?;
         copied
+    }
+
+    /// Copy strips of `source`, on the same device, into this memory, and wait for them.
+    pub fn copy_from(&self, stream: &Stream, source: &Self, strips: &[Strips]) -> Result<()> {
+        if self.device != source.device || stream.device() != &self.device {
+            return Err(super::driver::misuse(
+                "copy on device",
+                "the memory is of two devices",
+            ));
+        }
+        for strips in strips {
+            strips.check(source.len, self.len)?;
+        }
+        let _entered = self.device.enter()?;
+        let mut queued = Ok(());
+        for strips in strips.iter().filter(|strips| strips.bytes > 0 && strips.rows > 0) {
+            // SAFETY: the strips lie within both, as checked; both are borrowed until the stream has been waited for below.
+            queued = queued
+                .and_then(|()| unsafe { queue(stream, From::Device(source.address), *strips, self.address) });
+        }
+        stream.wait()?;
+        queued
     }
 
     /// The address of `offset..offset + len`, which must lie within.

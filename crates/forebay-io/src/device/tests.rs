@@ -18,7 +18,7 @@ struct Stub {
     _dir: tempfile::TempDir,
 }
 
-fn compile(dir: &Path, source: &str, name: &str, flags: &[&str]) -> PathBuf {
+pub(crate) fn compile(dir: &Path, source: &str, name: &str, flags: &[&str]) -> PathBuf {
     let library = dir.join(name);
     let compiled = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-pthread", "-o"])
@@ -151,6 +151,49 @@ fn bytes_arrive_where_they_were_sent_and_nothing_is_left_behind() {
         0,
         "the caller's context is current again"
     );
+}
+
+#[test]
+fn strips_land_side_by_side_from_the_host_and_on_the_device() {
+    let stub = open(&[]).unwrap();
+    let device = Device::open(&stub.driver, 0).unwrap();
+    let stream = device.stream().unwrap();
+    let (whole, target) = (
+        Arc::new(device.alloc(4096).unwrap()),
+        Arc::new(device.alloc(16 * 64).unwrap()),
+    );
+    let source = filled(4096, 11);
+    let rows: Vec<u8> = source.chunks(64).flat_map(|row| row[8..24].to_vec()).collect();
+    let strips = Strips {
+        from: 8,
+        to: 0,
+        bytes: 16,
+        rows: 64,
+        from_stride: 64,
+        to_stride: 16,
+    };
+    let mut flight = Flight::new(source);
+    flight.copy(&stream, 0..4096, &whole, 0).unwrap();
+    flight.copy_strips(&stream, strips, &target).unwrap();
+    flight.launch().unwrap();
+    flight.wait().1.unwrap();
+    assert_eq!(content(&target), rows);
+    let again = device.alloc(16 * 64).unwrap();
+    again.copy_from(&stream, &whole, &[strips]).unwrap();
+    assert_eq!(content(&again), rows);
+    // Rows that overlap in the source go one by one.
+    let stairs = Strips {
+        from_stride: 8,
+        rows: 4,
+        ..strips
+    };
+    again.copy_from(&stream, &whole, &[stairs]).unwrap();
+    let mut source = vec![0; 4096];
+    whole.read(0, &mut source).unwrap();
+    let expected: Vec<u8> = (0..4)
+        .flat_map(|row| source[8 + row * 8..24 + row * 8].to_vec())
+        .collect();
+    assert_eq!(content(&again)[..64], expected);
 }
 
 #[test]
