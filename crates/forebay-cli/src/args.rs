@@ -11,8 +11,10 @@ use clap_complete::Shell;
 use forebay_core::ByteSize;
 use forebay_data::dataset::FORMAT_NAMES;
 
+mod load;
 mod pack;
 
+pub(crate) use load::LoadArgs;
 pub(crate) use pack::PackArgs;
 
 use crate::commands::plan::PlanCommand;
@@ -108,6 +110,8 @@ pub(crate) enum Command {
     Rm(RmArgs),
     /// Write an object, or a range of it, to stdout
     Cat(CatArgs),
+    /// Load tensors of safetensors files into memory: rate, share of the disk's limit, and the path they took
+    Load(Box<LoadArgs>),
     /// Drain a data set as training does: rate, cost, and what was waited for
     Stream(StreamArgs),
     /// Write a data set anew as shards of another format, from any format that can be read

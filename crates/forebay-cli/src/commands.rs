@@ -8,6 +8,7 @@ mod cp;
 mod demo;
 mod index;
 mod inspect;
+mod load;
 mod ls;
 mod pack;
 pub(crate) mod plan;
@@ -44,6 +45,7 @@ pub(crate) async fn run(command: Command, app: &App) -> Printed<Exit> {
         Command::Serve(args) => serve::run(&args, app).await,
         Command::Plan(command) => plan::run(command, app).await,
         Command::Stream(args) => stream::run(&args, app).await,
+        Command::Load(args) => load::run(&args, app).await,
         Command::Config => config::run(app),
         Command::Completions(args) => completions(args.shell, app),
         Command::Man(args) => manual(&args.command, app),

@@ -1,6 +1,7 @@
 //! Progress bars on stderr: only on a terminal, and only for what takes longer than a second.
 
 mod data;
+mod load;
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use forebay_store::copy::{Copied, DestinationCheck, Failure, ObjectCopied, Progr
 use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 pub(crate) use data::DataBar;
+pub(crate) use load::LoadBar;
 
 use crate::printer::{Printer, Verbosity, visible};
 

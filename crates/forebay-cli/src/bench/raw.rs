@@ -4,7 +4,7 @@
 //! figure can be held against them. Where a file system refuses `O_DIRECT`, the page cache is used and the result says so.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::{Error, ErrorKind, Result, Seed};
@@ -90,6 +90,74 @@ pub(crate) fn read(path: &Path, shape: &Shape, stop: &CancellationToken) -> Resu
     Ok(meter.stop(shape.bytes()))
 }
 
+/// Bytes of one call and calls in flight of [`read_files`]: past the knee of every disk measured.
+const FILES_BLOCK_BYTES: u64 = 4 << 20;
+const FILES_DEPTH: usize = 4;
+
+/// Read whole files of any size, one after the other, into memory that is used again.
+pub(crate) fn read_files(paths: &[PathBuf], stop: &CancellationToken) -> Result<Sample> {
+    let files = paths
+        .iter()
+        .map(|path| {
+            let fd = open(path, OFlags::RDONLY)?;
+            let stat = rustix::fs::fstat(&fd).map_err(|errno| failed("open", path, errno))?;
+            Ok((fd, path, stat.st_size.unsigned_abs()))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let blocks: Vec<(usize, u64)> = files
+        .iter()
+        .enumerate()
+        .flat_map(|(file, (_, _, size))| {
+            (0..*size)
+                .step_by(FILES_BLOCK_BYTES as usize)
+                .map(move |offset| (file, offset))
+        })
+        .collect();
+    let mut bufs = Vec::new();
+    for _ in 0..FILES_DEPTH {
+        let mut buf = AlignedBuf::alloc(FILES_BLOCK_BYTES as usize, Pages::default())?;
+        buf.fill(1);
+        bufs.push(buf);
+    }
+    let next = AtomicU64::new(0);
+    let worker = |mut buf: AlignedBuf| -> Result<()> {
+        while let Some((file, offset)) = blocks.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+            if stop.is_cancelled() {
+                return Err(Error::new(ErrorKind::Cancelled, "measure", "interrupted"));
+            }
+            let (fd, path, _) = &files[*file];
+            loop {
+                match rustix::io::pread(fd, &mut *buf, *offset) {
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(errno) => return Err(failed("measure", path, errno)),
+                    Ok(_) => break,
+                }
+            }
+        }
+        Ok(())
+    };
+    let meter = Meter::start();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = bufs
+            .into_iter()
+            .map(|buf| {
+                scope.spawn({
+                    let worker = &worker;
+                    move || worker(buf)
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(joined)
+    })?;
+    Ok(meter.stop(files.iter().map(|(_, _, size)| size).sum()))
+}
+
+fn joined(thread: std::thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "measure", "a thread panicked")))
+}
+
 /// Copy a file to a new one, synced: each thread reads a block and writes it, so that both directions are busy at once.
 pub(crate) fn copy(from: &Path, to: &Path, shape: &Shape, stop: &CancellationToken) -> Result<Sample> {
     let source = open(from, OFlags::RDONLY)?;
@@ -157,11 +225,7 @@ fn run(
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..shape.depth.max(1)).map(|_| scope.spawn(worker)).collect();
-        threads.into_iter().try_for_each(|thread| {
-            thread
-                .join()
-                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "measure", "a thread panicked")))
-        })
+        threads.into_iter().try_for_each(joined)
     })
 }
 

@@ -6,6 +6,7 @@ mod copying;
 mod datasets;
 mod interrupts;
 mod listing;
+mod loading;
 mod measuring;
 mod packing;
 mod pages;

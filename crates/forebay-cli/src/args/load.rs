@@ -1,0 +1,44 @@
+//! `forebay load` as a plain struct.
+
+use std::ffi::OsString;
+
+use clap::Args;
+use forebay_core::ByteSize;
+
+/// `forebay load`.
+#[derive(Debug, Args)]
+pub(crate) struct LoadArgs {
+    /// Where to load to: host
+    #[arg(long, value_name = "DEVICE", default_value = "host")]
+    pub(crate) device: String,
+    /// Load that many times; the median counts
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repeat: u32,
+    /// Only tensors whose names match, such as 'model.layers.[0-7].*'; may be given several times
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) select: Vec<String>,
+    /// Only what rank R of W needs of tensors that --shard-dim names
+    #[arg(long, value_name = "R/W")]
+    pub(crate) shard: Option<String>,
+    /// Divide matching tensors along a dimension, such as '*.q_proj.weight=0'; the first that matches counts
+    #[arg(long, value_name = "GLOB=DIM", requires = "shard")]
+    pub(crate) shard_dim: Vec<String>,
+    /// Compare with checksums beside the files or in their headers: off, prefer or require
+    #[arg(long, value_name = "HOW", default_value = "prefer")]
+    pub(crate) verify: String,
+    /// Most memory for tensors
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<ByteSize>,
+    /// Read around the page cache even what is in it, or fail
+    #[arg(long)]
+    pub(crate) direct: bool,
+    /// Do not measure what the disk can do by plain direct reads of the same files
+    #[arg(long)]
+    pub(crate) no_limit: bool,
+    /// Write checksums beside the files instead of loading them
+    #[arg(long)]
+    pub(crate) write_hashes: bool,
+    /// Files, folders with or without an index, or indices
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) urls: Vec<OsString>,
+}
