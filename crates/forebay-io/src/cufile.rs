@@ -349,8 +349,15 @@ unsafe impl Send for Handle {}
 unsafe impl Sync for Handle {}
 
 impl Handle {
-    /// Read `len` bytes at `file_offset` into `target` at `offset`, on this thread; fewer only at the end of the file.
-    pub fn read(&self, target: &DeviceBuf, offset: usize, len: usize, file_offset: u64) -> Result<usize> {
+    /// Read `len` bytes at `file_offset` into `target` at `offset`, on this thread. Fewer than `needed` come only at the end of the file: direct reads ask for
+    /// whole pages, of which the last may not be there.
+    pub fn read(
+        &self,
+        target: &DeviceBuf,
+        offset: usize,
+        (len, needed): (usize, usize),
+        file_offset: u64,
+    ) -> Result<usize> {
         const OP: &str = "read by gds";
         if offset.checked_add(len).is_none_or(|end| end > target.len()) || i64::try_from(file_offset).is_err()
         {
@@ -360,7 +367,7 @@ impl Handle {
         let device: &Device = target.device();
         let _entered = device.enter()?;
         let mut done = 0;
-        while done < len {
+        while done < needed.min(len) {
             // SAFETY: the range lies within the allocation, which is borrowed until the call returns, and the read is synchronous.
             let count = unsafe {
                 (self.library.calls.read)(

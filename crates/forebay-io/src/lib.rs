@@ -21,6 +21,7 @@ mod dl;
 mod engine;
 mod file;
 mod gate;
+pub mod gds;
 mod lock;
 mod map;
 mod names;

@@ -105,7 +105,7 @@ int cuMemAlloc_v2(uint64_t *address, size_t len) {
 #endif
     if (len > MEMORY - ctx->used) FAIL(OUT_OF_MEMORY);
     block *made = malloc(sizeof *made);
-    made->base = malloc(len); memset(made->base, 0xcd, len);
+    made->base = aligned_alloc(4096, (len + 4095) / 4096 * 4096); memset(made->base, 0xcd, len);
     made->len = len; made->ctx = ctx; made->next = blocks; blocks = made; live++;
     ctx->used += len; *address = (uint64_t)(uintptr_t)made->base;
     LEAVE

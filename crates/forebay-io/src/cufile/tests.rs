@@ -95,7 +95,10 @@ fn reads_land_on_the_device_and_are_counted_by_their_way() {
         .unwrap();
     let target = device.alloc(200_000).unwrap();
     let before = library.counters().unwrap();
-    assert_eq!(handle.read(&target, 1000, 150_000, 4096).unwrap(), 150_000);
+    assert_eq!(
+        handle.read(&target, 1000, (150_000, 150_000), 4096).unwrap(),
+        150_000
+    );
     let mut got = vec![0; 150_000];
     target.read(1000, &mut got).unwrap();
     assert!(got == bytes[4096..154_096]);
@@ -106,13 +109,13 @@ fn reads_land_on_the_device_and_are_counted_by_their_way() {
     );
     assert!(counted.is_direct() && counted.reads_unaligned == 3);
     assert_eq!(
-        handle.read(&target, 0, 100_000, 290_000).unwrap(),
+        handle.read(&target, 0, (100_000, 100_000), 290_000).unwrap(),
         10_000,
         "the end of the file"
     );
     for (offset, len) in [(100_001, 100_000), (usize::MAX, 2)] {
         assert_eq!(
-            handle.read(&target, offset, len, 0).unwrap_err().kind(),
+            handle.read(&target, offset, (len, len), 0).unwrap_err().kind(),
             ErrorKind::InvalidInput
         );
     }
@@ -137,7 +140,7 @@ fn failures_are_told_in_words() {
     let error = failing
         .register(open())
         .unwrap()
-        .read(&target, 0, 4096, 0)
+        .read(&target, 0, (4096, 4096), 0)
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfSpace);
     assert!(error.hint().unwrap().contains("BAR1"), "{error}");
