@@ -39,8 +39,9 @@ pub use ring::{RING_BYTES_DEFAULT, RING_BYTES_MAX, Ring, RingConfig, RingStats, 
 pub use stream::{Event, Stream};
 pub use strips::Strips;
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{Error, ErrorKind, Result};
 
@@ -79,6 +80,21 @@ impl Device {
             handle,
             context,
         })))
+    }
+
+    /// The device numbered `ordinal` of the driver of this machine. It is kept: making a context anew takes longer than many a load.
+    pub fn system(ordinal: u32) -> Result<Self> {
+        static KEPT: Mutex<BTreeMap<(u32, u32), Device>> = Mutex::new(BTreeMap::new());
+        let driver = Driver::system()?;
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        // A forked child has the handles of its parent and none of their use: the driver says so when it opens the device anew.
+        let key = (std::process::id(), ordinal);
+        if let Some(device) = kept.get(&key) {
+            return Ok(device.clone());
+        }
+        let device = Self::open(&driver, ordinal)?;
+        kept.insert(key, device.clone());
+        Ok(device)
     }
 
     /// The driver behind it.

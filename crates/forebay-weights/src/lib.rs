@@ -9,7 +9,7 @@
 //! - [`source`]: a file, a folder with or without an index, or a URL, to files with checked headers; [`index`]: `*.index.json`;
 //! - [`select`]: which tensors, and which slices of them;
 //! - [`load_plan`]: few, large, aligned reads in file order that cover what is wanted, and where each of them goes;
-//! - [`sink`]: the seam of destinations, and host memory behind it;
+//! - [`sink`]: the seam of destinations, with memory of the host and of devices behind it;
 //! - [`loader`]: from a plan to filled memory, with a ledger;
 //! - [`hashes`]: checksums made when a file was written, beside it or in its header;
 //! - [`save`]: tensors to a durable, valid file.
@@ -26,7 +26,7 @@ pub mod source;
 
 pub use hashes::{Hashes, Verify};
 pub use load_plan::{Cut, Moves, Piece, Placement, Plan, PlanTensor, Region};
-pub use loader::{LoadOptions, LoadReport, load_host, load_into};
+pub use loader::{DeviceOptions, LoadOptions, LoadReport, load_device, load_host, load_into};
 pub use select::{Selection, Shard};
-pub use sink::{HostSink, HostTensor, Sink};
+pub use sink::{DeviceReport, DeviceSink, DeviceTensor, HostSink, HostTensor, Sink};
 pub use source::{Source, SourceFile};

@@ -6,6 +6,7 @@
 //!
 //! Files that are in the page cache already are not read around it: copying threads take them from there ([`hot`]), and the ledger says so.
 
+mod device;
 mod hot;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use forebay_store::{Context, ReadOptions, Store};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
+pub use self::device::{DeviceOptions, load_device};
 use crate::load_plan::{Plan, PlanFile};
 use crate::select::Selection;
 use crate::sink::{HostSink, HostTensor, Sink};
@@ -32,8 +34,11 @@ const LOCAL_PIECE_BYTES: u64 = 32 << 20;
 /// Least size of a piece: holds whole chunks of any size that checksums have.
 const PIECE_BYTES_MIN: u64 = 8 << 20;
 
-/// Pieces of local files in flight. The gate holds the bytes of them that are with the disk to less.
-const LOCAL_AT_ONCE: usize = 4;
+/// Bytes of local files in flight. The gate holds those of them that are with the disk to less.
+const LOCAL_IN_FLIGHT_BYTES: u64 = 128 << 20;
+
+/// Most pieces in flight, whatever their size: more only wait in queues.
+const AT_ONCE_MAX: u64 = 64;
 
 /// How far a load is, for whoever shows it.
 #[derive(Debug, Default)]
@@ -213,12 +218,14 @@ async fn lanes(
             file: Arc::clone(file),
         });
     }
-    let mut at_once = LOCAL_AT_ONCE;
+    let largest = plan.pieces().iter().map(|piece| piece.span.len()).max();
+    let mut at_once = (LOCAL_IN_FLIGHT_BYTES / largest.unwrap_or(1).max(1)).clamp(1, AT_ONCE_MAX) as usize;
     if lanes.iter().any(|lane| is_remote(&lane.file.location)) {
         at_once = at_once.max(context.limits().store_requests_max as usize);
     }
     if options.policy == PathPolicy::Fastest {
-        at_once = at_once.max(hot::divert(&mut lanes, plan, context).await?);
+        // Twice as many as there are threads: one is being copied while the next is got ready.
+        at_once = at_once.max(2 * hot::divert(&mut lanes, plan, context).await?);
     }
     Ok((lanes, at_once))
 }

@@ -8,6 +8,7 @@
 //! prepare(plan) --> for each piece, several at once: lease -> read -> check -> accept --> finish
 //! ```
 
+mod device;
 mod host;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use async_trait::async_trait;
 use forebay_core::{Ledger, Result};
 use forebay_io::AlignedBuf;
 
+pub use self::device::{DeviceReport, DeviceSink, DeviceTensor, Direct};
 pub use self::host::{HostSink, HostTensor};
 use crate::load_plan::{Piece, Placement, Plan};
 use crate::source::SourceFile;
@@ -46,7 +48,7 @@ pub trait Sink: fmt::Debug + Send + Sync {
 
     /// Move a piece without any memory of the host, where the sink can (GPUDirect Storage); `None` where it cannot, and the piece is read as usual. Such
     /// pieces are not checked against checksums, so this is not called when they must be.
-    async fn fetch(&self, piece: &Piece, file: &SourceFile) -> Result<Option<Ledger>> {
+    async fn fetch(&self, piece: &Piece, file: &Arc<SourceFile>) -> Result<Option<Ledger>> {
         let _ = (piece, file);
         Ok(None)
     }

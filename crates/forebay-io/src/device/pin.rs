@@ -36,6 +36,11 @@ impl HostPin {
         &self.device
     }
 
+    /// The clock it measures by.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
     /// Bytes that are pinned right now.
     pub fn pinned_bytes(&self) -> u64 {
         self.pinned_bytes.load(Ordering::Relaxed)

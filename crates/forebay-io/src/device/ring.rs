@@ -14,6 +14,7 @@ use std::fmt;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use forebay_core::{ByteSize, Clock, Error, ErrorKind, Result, SystemClock};
 use serde::Serialize;
@@ -75,6 +76,7 @@ struct Inner {
 struct Landing {
     flight: Flight,
     account: Arc<Account>,
+    clock: Arc<dyn Clock>,
 }
 
 impl Ring {
@@ -127,6 +129,11 @@ impl Ring {
         &self.0.pool
     }
 
+    /// The clock by which landings are told.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        self.0.pin.clock()
+    }
+
     /// Pin what is left of the memory now, on this thread: for programs that want to know it done.
     pub fn pin_all(&self) -> Result<()> {
         while self.0.pool.pin_more()? {}
@@ -174,6 +181,7 @@ struct Account(Mutex<State>);
 struct State {
     in_flight: u64,
     landed: u64,
+    first_landed: Option<Duration>,
     error: Option<Error>,
     waiting: Vec<oneshot::Sender<Result<()>>>,
 }
@@ -194,6 +202,7 @@ impl Uploads {
         let landing = Landing {
             flight,
             account: Arc::clone(&self.account),
+            clock: Arc::clone(self.ring.0.pin.clock()),
         };
         let sender = self.ring.0.landing.lock().unwrap_or_else(PoisonError::into_inner);
         // The thread is gone in a forked child only, where the device is gone too.
@@ -207,6 +216,11 @@ impl Uploads {
     /// Flights that have landed.
     pub fn landed(&self) -> u64 {
         self.account.lock().landed
+    }
+
+    /// When the first one landed, by the clock of the ring.
+    pub fn first_landed(&self) -> Option<Duration> {
+        self.account.lock().first_landed
     }
 
     /// Comes when everything sent so far has landed, with the first failure if there was one.
@@ -227,8 +241,9 @@ impl Account {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn landed(&self, outcome: Result<()>) {
+    fn landed(&self, outcome: Result<()>, now: Duration) {
         let mut state = self.lock();
+        state.first_landed.get_or_insert(now);
         state.in_flight = state.in_flight.saturating_sub(1);
         state.landed += 1;
         if let Err(error) = outcome {
@@ -260,7 +275,7 @@ impl Landing {
     fn land(self) {
         let (buf, outcome) = self.flight.wait();
         drop(buf);
-        self.account.landed(outcome);
+        self.account.landed(outcome, self.clock.now());
     }
 }
 

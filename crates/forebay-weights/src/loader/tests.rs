@@ -13,7 +13,7 @@ use crate::save::{KeepHashes, SaveOptions, TensorSpec, save_at};
 use crate::select::Shard;
 use crate::source::{OpenOptions, write_hashes};
 
-fn context() -> Context {
+pub(super) fn context() -> Context {
     Context::open(DiskConfig::default()).unwrap()
 }
 
@@ -56,7 +56,7 @@ const MODEL: &[(&str, Dtype, &[u64])] = &[
     ("scalar", Dtype::I64, &[]),
 ];
 
-async fn save_model(path: &Path, options: &SaveOptions, context: &Context) -> Vec<Vec<u8>> {
+pub(super) async fn save_model(path: &Path, options: &SaveOptions, context: &Context) -> Vec<Vec<u8>> {
     let (specs, bytes) = specs(MODEL);
     let done = save_at(&location(path), &specs, &bytes, options, context)
         .await
@@ -65,7 +65,7 @@ async fn save_model(path: &Path, options: &SaveOptions, context: &Context) -> Ve
     bytes
 }
 
-async fn open(path: &Path, verify: Verify, context: &Context) -> Result<Source> {
+pub(super) async fn open(path: &Path, verify: Verify, context: &Context) -> Result<Source> {
     let options = OpenOptions {
         verify,
         ..OpenOptions::default()

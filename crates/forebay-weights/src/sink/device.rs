@@ -1,0 +1,386 @@
+//! Memory of devices: one allocation each, filled from pinned slots by copies that run while the next pieces are read, or straight from the disk.
+//!
+//! ```text
+//! lease: a slot of the ring -> read -> accept: copies to every device, queued -> the slot returns when the last device has read it
+//! fetch: GPUDirect Storage, where it is wanted and shown to work -> straight into the allocation
+//! ```
+//!
+//! Tensors lie at multiples of 256 bytes, which is what kernels on devices like best; files promise 8. The ring bounds what is in flight: `lease` waits
+//! for a slot.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use forebay_core::safetensors::Dtype;
+use forebay_core::{ByteSize, DataPath, Error, ErrorKind, Ledger, Result, Span};
+use forebay_io::AlignedBuf;
+use forebay_io::cufile::{Counters, Handle};
+use forebay_io::device::{Device, DeviceBuf, Flight, Ring, RingStats, Stream, Strips, Uploads};
+use forebay_io::gds::{Gds, GdsPolicy};
+use serde::Serialize;
+
+use super::Sink;
+use crate::load_plan::{Cut, Moves, Piece, Placement, Plan};
+use crate::source::SourceFile;
+
+/// Where tensors begin: at multiples of what allocators of devices give.
+const ALIGN: u64 = 256;
+
+/// Bytes of a slot: small enough that a ring has dozens, large enough for whole chunks of checksums.
+const SLOT_BYTES: u64 = 8 << 20;
+
+/// Memory of a device that is left to others when it is asked whether everything fits.
+const HEADROOM_BYTES: u64 = 16 << 20;
+
+/// A loaded tensor in device memory.
+#[derive(Debug, Clone)]
+pub struct DeviceTensor {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Its shape.
+    pub shape: Vec<u64>,
+    /// The allocation that holds it and its neighbours.
+    pub memory: Arc<DeviceBuf>,
+    /// Where it is in there.
+    pub place: Span,
+}
+
+/// What a load did on devices.
+#[derive(Debug, Clone, Serialize)]
+pub struct DeviceReport {
+    /// Bytes copied from pinned memory to devices.
+    pub copied_bytes: u64,
+    /// Time that allocating device memory took.
+    pub alloc_seconds: f64,
+    /// From the first piece that was read to the first that was on the device.
+    pub first_landing_seconds: f64,
+    /// The pinned memory, and what pinning took so far in this process, beside loads.
+    pub ring: RingStats,
+    /// Reads by GPUDirect Storage, by the way they went, as its library counted them.
+    pub gds: Option<Counters>,
+    /// Why bytes did not go by GPUDirect Storage, where it was wished for.
+    pub gds_refusal: Option<String>,
+}
+
+/// The way around host memory.
+#[derive(Debug)]
+pub enum Direct {
+    /// Not wanted.
+    No,
+    /// Where it works; otherwise why not.
+    Perhaps(Result<Arc<Gds>, String>),
+    /// Every byte.
+    Must(Arc<Gds>),
+}
+
+impl Direct {
+    /// By a policy and what came of opening it; an error when it is required and did not open.
+    pub fn new(policy: GdsPolicy, opened: Result<Arc<Gds>>) -> Result<Self> {
+        Ok(match policy {
+            GdsPolicy::Off => Self::No,
+            GdsPolicy::Prefer => Self::Perhaps(opened.map_err(|error| error.message().to_owned())),
+            GdsPolicy::Require => Self::Must(opened?),
+        })
+    }
+
+    fn gds(&self) -> Option<&Arc<Gds>> {
+        match self {
+            Self::No | Self::Perhaps(Err(_)) => None,
+            Self::Perhaps(Ok(gds)) | Self::Must(gds) => Some(gds),
+        }
+    }
+}
+
+/// A destination in the memory of one or more devices; each gets everything.
+#[derive(Debug)]
+pub struct DeviceSink {
+    devices: Vec<Device>,
+    streams: Vec<Stream>,
+    ring: Ring,
+    uploads: Uploads,
+    direct: Direct,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    plan: Arc<Plan>,
+    memory: Vec<Arc<DeviceBuf>>,
+    alloc_time: Duration,
+    /// When the first piece had been read.
+    first_read: Option<Duration>,
+    copied_bytes: u64,
+    /// Files that are read directly, by their number, or why not.
+    files: HashMap<usize, Result<Registered, String>>,
+    proof: Option<Counters>,
+    refusal: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Registered {
+    handle: Arc<Handle>,
+    file: Arc<SourceFile>,
+}
+
+impl DeviceSink {
+    /// On `devices`, through `ring` or directly.
+    pub fn new(devices: Vec<Device>, ring: Ring, direct: Direct) -> Result<Self> {
+        let streams = devices.iter().map(Device::stream).collect::<Result<_>>()?;
+        let refusal = match &direct {
+            Direct::Perhaps(Err(reason)) => Some(reason.clone()),
+            _ => None,
+        };
+        Ok(Self {
+            devices,
+            streams,
+            uploads: ring.uploads(),
+            ring,
+            direct,
+            state: Mutex::new(State {
+                refusal,
+                ..State::default()
+            }),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tensors on each device, once everything is loaded.
+    pub fn tensors(&self) -> Vec<Vec<DeviceTensor>> {
+        let state = self.lock();
+        let on = |memory: &Arc<DeviceBuf>| {
+            let tensors = state.plan.tensors().iter();
+            tensors
+                .map(|tensor| DeviceTensor {
+                    name: tensor.name.clone(),
+                    dtype: tensor.dtype,
+                    shape: tensor.shape.clone(),
+                    memory: Arc::clone(memory),
+                    place: tensor.place,
+                })
+                .collect()
+        };
+        state.memory.iter().map(on).collect()
+    }
+
+    /// What was done on devices.
+    pub fn report(&self) -> DeviceReport {
+        let state = self.lock();
+        let first = match (state.first_read, self.uploads.first_landed()) {
+            (Some(read), Some(landed)) => landed.saturating_sub(read),
+            _ => Duration::ZERO,
+        };
+        DeviceReport {
+            copied_bytes: state.copied_bytes,
+            alloc_seconds: state.alloc_time.as_secs_f64(),
+            first_landing_seconds: first.as_secs_f64(),
+            ring: self.ring.stats(),
+            gds: state.proof,
+            gds_refusal: state.refusal.clone(),
+        }
+    }
+
+    /// What cannot go by GPUDirect Storage: an error when all of it must, noted otherwise.
+    fn refuse(&self, reason: String) -> Result<()> {
+        if matches!(self.direct, Direct::Must(_)) {
+            let message = format!("every byte must go by GPUDirect Storage, and cannot: {reason}");
+            return Err(Error::new(ErrorKind::Unsupported, "load", message)
+                .with_hint("`forebay gds FILE` says more; gds=\"prefer\" goes on without it"));
+        }
+        if matches!(self.direct, Direct::Perhaps(_)) {
+            self.lock().refusal.get_or_insert(reason);
+        }
+        Ok(())
+    }
+
+    /// The file as cuFile knows it, made known at its first piece.
+    async fn registered(
+        &self,
+        gds: &Arc<Gds>,
+        number: usize,
+        file: &Arc<SourceFile>,
+    ) -> Result<Registered, String> {
+        if let Some(known) = self.lock().files.get(&number) {
+            return known.clone();
+        }
+        let opened = match file.path() {
+            None => Err(format!("{} is not a local file", file.location)),
+            Some(path) => {
+                let gds = Arc::clone(gds);
+                match tokio::task::spawn_blocking(move || gds.register(&path)).await {
+                    Ok(registered) => registered.map_err(|error| error.message().to_owned()),
+                    Err(_) => Err("the runtime is shutting down".to_owned()),
+                }
+            }
+        };
+        let registered = opened.map(|handle| Registered {
+            handle,
+            file: Arc::clone(file),
+        });
+        self.lock().files.entry(number).or_insert(registered).clone()
+    }
+
+    /// The files must still be what they were when they were opened: direct reads are not pinned to a version.
+    async fn check_versions(&self) -> Result<()> {
+        let registered: Vec<Registered> = self.lock().files.values().flatten().cloned().collect();
+        for Registered { file, .. } in registered {
+            let now = file.store.head(&file.key).await?;
+            if now.version != file.meta.version || now.size != file.meta.size {
+                let message = "the file changed while it was loaded";
+                return Err(Error::new(ErrorKind::Precondition, "load", message).at(&file.location));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compare the counters of cuFile, when it was used.
+    fn prove(&self) -> Result<()> {
+        let is_used = self.lock().files.values().any(Result::is_ok);
+        let Some(gds) = self.direct.gds().filter(|_| is_used) else {
+            return Ok(());
+        };
+        match gds.proof() {
+            Ok(counters) => self.lock().proof = Some(counters),
+            Err(error) => self.refuse(error.message().to_owned())?,
+        }
+        Ok(())
+    }
+}
+
+/// Allocate on every device; what is missing is told before anything is read.
+fn allocate(devices: &[Device], len: u64) -> Result<Vec<Arc<DeviceBuf>>> {
+    for device in devices {
+        let memory = device.memory()?;
+        if len > memory.free_bytes.saturating_sub(HEADROOM_BYTES) {
+            let message = format!(
+                "{} ({len} bytes) are needed on cuda:{}, and {} of {} are free",
+                ByteSize(len),
+                device.ordinal(),
+                ByteSize(memory.free_bytes),
+                ByteSize(memory.total_bytes)
+            );
+            return Err(Error::new(ErrorKind::OutOfSpace, "load", message)
+                .with_hint("load less with select or shard, or free device memory (nvidia-smi, torch.cuda.empty_cache())"));
+        }
+    }
+    let len = usize::try_from(len)
+        .map_err(|_| Error::new(ErrorKind::LimitExceeded, "load", "more than memory can be"))?;
+    devices
+        .iter()
+        .map(|device| Ok(Arc::new(device.alloc(len)?)))
+        .collect()
+}
+
+fn strips_of(piece: &Piece) -> Vec<Strips> {
+    match &piece.moves {
+        Moves::Whole => vec![Strips::run(
+            0,
+            piece.dest.start() as usize,
+            piece.dest.len() as usize,
+        )],
+        Moves::Cuts(cuts) => cuts.iter().map(strips_of_cut).collect(),
+    }
+}
+
+fn strips_of_cut(cut: &Cut) -> Strips {
+    Strips {
+        from: cut.from as usize,
+        to: cut.to as usize,
+        bytes: cut.bytes as usize,
+        rows: cut.rows as usize,
+        from_stride: cut.from_stride as usize,
+        to_stride: cut.to_stride as usize,
+    }
+}
+
+#[async_trait]
+impl Sink for DeviceSink {
+    fn placement(&self) -> Placement {
+        Placement::Packed { align: ALIGN }
+    }
+
+    fn piece_bytes_max(&self) -> u64 {
+        SLOT_BYTES
+    }
+
+    async fn prepare(&self, plan: &Arc<Plan>) -> Result<()> {
+        let clock = Arc::clone(self.ring.clock());
+        let (devices, len) = (self.devices.clone(), plan.dest_bytes());
+        let allocated = tokio::task::spawn_blocking(move || {
+            let began = clock.now();
+            let memory = allocate(&devices, len)?;
+            Ok((memory, clock.now().saturating_sub(began)))
+        });
+        let (memory, alloc_time) = allocated.await.map_err(|error| {
+            Error::new(ErrorKind::Cancelled, "load", "the runtime is shutting down").with_source(error)
+        })??;
+        let mut state = self.lock();
+        state.plan = Arc::clone(plan);
+        state.memory = memory;
+        state.alloc_time = alloc_time;
+        Ok(())
+    }
+
+    async fn fetch(&self, piece: &Piece, file: &Arc<SourceFile>) -> Result<Option<Ledger>> {
+        let Some(gds) = self.direct.gds() else {
+            return Ok(None);
+        };
+        let registered = match self.registered(gds, piece.file, file).await {
+            Ok(registered) => registered,
+            Err(reason) => {
+                self.refuse(reason)?;
+                return Ok(None);
+            }
+        };
+        let target = self.lock().memory.first().map(Arc::clone);
+        let Some(target) = target else {
+            return Ok(None);
+        };
+        gds.read(&registered.handle, piece.span, &target, strips_of(piece))
+            .await??;
+        Ok(Some(Ledger::of(DataPath::Gds, piece.span.len(), 1)))
+    }
+
+    async fn lease(&self, piece: &Piece) -> Result<AlignedBuf> {
+        if matches!(self.direct, Direct::Must(_)) {
+            self.refuse(
+                "bytes with checksums are compared in host memory; load them with verify=\"off\"".to_owned(),
+            )?;
+        }
+        self.ring.pool().lease(piece.span.len() as usize).await?
+    }
+
+    async fn accept(&self, piece: &Piece, buf: AlignedBuf) -> Result<Ledger> {
+        let memory = {
+            let mut state = self.lock();
+            state.first_read.get_or_insert_with(|| self.ring.clock().now());
+            state.memory.clone()
+        };
+        let strips = strips_of(piece);
+        let bytes: usize = strips.iter().map(|strips| strips.bytes * strips.rows).sum();
+        let mut flight = Flight::new(buf);
+        for (stream, target) in self.streams.iter().zip(&memory) {
+            for strips in &strips {
+                flight.copy_strips(stream, *strips, target)?;
+            }
+        }
+        self.uploads.send(flight)?;
+        let copied = bytes as u64 * memory.len() as u64;
+        self.lock().copied_bytes += copied;
+        let mut ledger = Ledger::default();
+        ledger.record_copy(DataPath::Memory, copied);
+        Ok(ledger)
+    }
+
+    async fn finish(&self) -> Result<()> {
+        self.uploads.finish().await??;
+        self.check_versions().await?;
+        self.prove()
+    }
+}
