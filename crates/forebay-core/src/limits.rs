@@ -28,7 +28,8 @@ pub struct Limits {
     pub disk_depth: u32,
     /// Entries of one io_uring; also the bound of its submission queue.
     pub ring_entries: u32,
-    /// Threads of the blocking engine and for operations on names (open, rename, fsync of directories).
+    /// Threads of the blocking engine and for operations on names (open, rename, fsync of directories). They wait most of the time: small files
+    /// that are not in memory came twice as fast with 32 as with 8 on a machine of two cores.
     pub worker_threads: u32,
     /// Requests waiting for a worker thread or a ring before submitting waits.
     pub queue_requests_max: u32,
@@ -141,7 +142,7 @@ impl Default for Limits {
             disk_request_bytes: 4 * MIB,
             disk_depth: 8,
             ring_entries: 128,
-            worker_threads: 8,
+            worker_threads: 32,
             queue_requests_max: 1024,
             part_bytes: 8 * MIB,
             store_requests_max: 32,

@@ -1,6 +1,6 @@
 //! Lists a directory tree in the byte order of whole keys.
 //!
-//! Depth first with one frame per directory of the current path. Within a directory, a subdirectory sorts as its name with a `/`
+//! Depth first with one frame per directory of the current path; its next neighbours are read ahead. Within a directory, a subdirectory sorts as its name with a `/`
 //! behind it: `a-b`, `a.txt`, `a/x`, `ab` is the order an object store gives. Links are followed; a directory that is already on
 //! the current path is a loop and gives an error row. Whatever cannot be listed gives an error row with its name, and the
 //! walk goes on; so do sockets, FIFOs and devices when all of a tree is listed.
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use forebay_core::{Error, ErrorKind, Key, Result};
 use forebay_io::{Disk, FileKind, FileStat};
 use futures::future::BoxFuture;
-use futures::stream::{self, StreamExt};
+use futures::stream::{self, FuturesOrdered, StreamExt};
 
 use super::explain::{explain, is_not_a_directory};
 use super::{Shared, TEMP_PREFIX, meta_of, sweep};
@@ -24,6 +24,9 @@ const STAT_BATCH: usize = 64;
 
 /// Such turns in flight at once: more than the engine has threads gains nothing.
 const STATS_IN_FLIGHT: usize = 16;
+
+/// Directories that are read at once, the current one and its next neighbours: a disk, and a file server even more, is slow to answer but answers many at once.
+const DIRS_AT_ONCE: usize = 8;
 
 /// List below `prefix`.
 pub(super) fn list(shared: &Arc<Shared>, prefix: &Key, options: ListOptions) -> Listing {
@@ -55,6 +58,8 @@ struct Frame {
     path: PathBuf,
     names: VecDeque<Unseen>,
     found: VecDeque<Result<Found>>,
+    /// Names in the directories that come first in `found`, in that order.
+    ahead: FuturesOrdered<BoxFuture<'static, Result<VecDeque<Unseen>>>>,
 }
 
 /// A name that is not looked at yet.
@@ -91,7 +96,8 @@ impl Walk {
                     return Some(Ok(Entry::Prefix(key)));
                 }
                 Some(Ok(Found::Dir(key, path, stat))) => {
-                    if let Err(error) = self.enter(key, path, &stat).await {
+                    let names = frame.names_of(&path, &self.shared).await;
+                    if let Err(error) = self.enter(key, path, &stat, names) {
                         return Some(Err(error));
                     }
                 }
@@ -115,7 +121,10 @@ impl Walk {
             self.shared.root.join(prefix.as_str())
         };
         match self.shared.disk().stat(&path).await {
-            Ok(stat) if stat.kind == FileKind::Dir => self.enter(prefix, path, &stat).await.err().map(Err),
+            Ok(stat) if stat.kind == FileKind::Dir => {
+                let names = names_in(&self.shared, &path).await;
+                self.enter(prefix, path, &stat, names).err().map(Err)
+            }
             Ok(_) if prefix.is_root() => {
                 let error = Error::new(ErrorKind::InvalidInput, "list", "this is not a directory");
                 Some(Err(error
@@ -133,20 +142,26 @@ impl Walk {
         }
     }
 
-    async fn enter(&mut self, key: Key, path: PathBuf, stat: &FileStat) -> Result<()> {
+    fn enter(
+        &mut self,
+        key: Key,
+        path: PathBuf,
+        stat: &FileStat,
+        names: Result<VecDeque<Unseen>>,
+    ) -> Result<()> {
         if let Some(above) = self.frames.iter().find(|frame| frame.identity == stat.identity) {
             let message = format!("this leads back to {}", above.path.display());
             return Err(Error::new(ErrorKind::InvalidInput, "list", message)
                 .at(path.display())
                 .with_hint("remove the symbolic link that makes the loop"));
         }
-        let names = names_in(&self.shared, &path).await?;
         self.frames.push(Frame {
             identity: stat.identity,
             key,
             path,
-            names,
+            names: names?,
             found: VecDeque::new(),
+            ahead: FuturesOrdered::new(),
         });
         Ok(())
     }
@@ -203,7 +218,7 @@ impl Frame {
         while self.found.is_empty() && !self.names.is_empty() {
             let count = self.names.len().min(STAT_BATCH * STATS_IN_FLIGHT);
             let mut names: Vec<Unseen> = self.names.drain(..count).collect();
-            self.stat_missing(shared, &mut names).await;
+            stat_missing(shared, &self.path, &mut names).await;
             for mut name in names {
                 let path = self.path.join(&name.name);
                 let (is_link, stat) = (name.is_link, name.stat.take());
@@ -218,25 +233,21 @@ impl Frame {
         }
     }
 
-    /// Ask for the size and kind of every name of which they are not known yet.
-    async fn stat_missing(&self, shared: &Shared, names: &mut [Unseen]) {
-        let mut turns: Vec<BoxFuture<'static, Vec<Result<FileStat>>>> = Vec::new();
-        for turn in names.chunks(STAT_BATCH) {
-            let asked = turn.iter().filter(|name| name.stat.is_none());
-            let asked = asked.map(|name| name.name.clone()).collect();
-            turns.push(Box::pin(stat_turn(
-                shared.disk().clone(),
-                self.path.clone(),
-                asked,
-            )));
+    /// The names in the directory that was found last, while those behind it are being read.
+    async fn names_of(&mut self, path: &Path, shared: &Arc<Shared>) -> Result<VecDeque<Unseen>> {
+        if self.ahead.is_empty() {
+            self.ahead.push_back(looked_at(shared, path));
         }
-        let stats: Vec<_> = stream::iter(turns).buffered(STATS_IN_FLIGHT).collect().await;
-        for (turn, stats) in names.chunks_mut(STAT_BATCH).zip(stats) {
-            let unknown = turn.iter_mut().filter(|name| name.stat.is_none());
-            for (name, stat) in unknown.zip(stats) {
-                name.stat = Some(stat);
-            }
+        let behind = self.found.iter().filter_map(|found| match found {
+            Ok(Found::Dir(_, path, _)) => Some(path),
+            _ => None,
+        });
+        let begun = self.ahead.len();
+        for path in behind.skip(begun - 1).take(DIRS_AT_ONCE.saturating_sub(begun)) {
+            self.ahead.push_back(looked_at(shared, path));
         }
+        let names = self.ahead.next().await;
+        names.unwrap_or_else(|| Ok(VecDeque::new()))
     }
 
     fn key_of(&self, name: &Unseen, path: &Path) -> Result<Key> {
@@ -256,6 +267,36 @@ impl Frame {
             format!("{}/{name}", self.key)
         };
         Key::parse(&whole).map_err(|error| explain("list", path, error))
+    }
+}
+
+/// Read a directory, and look at the first names in it.
+fn looked_at(shared: &Arc<Shared>, path: &Path) -> BoxFuture<'static, Result<VecDeque<Unseen>>> {
+    let (shared, path) = (Arc::clone(shared), path.to_owned());
+    Box::pin(async move {
+        let mut names = names_in(&shared, &path).await?;
+        let count = names.len().min(STAT_BATCH * STATS_IN_FLIGHT);
+        if let Some(first) = names.make_contiguous().get_mut(..count) {
+            stat_missing(&shared, &path, first).await;
+        }
+        Ok(names)
+    })
+}
+
+/// Ask for the size and kind of every name of which they are not known yet.
+async fn stat_missing(shared: &Shared, dir: &Path, names: &mut [Unseen]) {
+    let mut turns: Vec<BoxFuture<'static, Vec<Result<FileStat>>>> = Vec::new();
+    for turn in names.chunks(STAT_BATCH) {
+        let asked = turn.iter().filter(|name| name.stat.is_none());
+        let asked = asked.map(|name| name.name.clone()).collect();
+        turns.push(Box::pin(stat_turn(shared.disk().clone(), dir.to_owned(), asked)));
+    }
+    let stats: Vec<_> = stream::iter(turns).buffered(STATS_IN_FLIGHT).collect().await;
+    for (turn, stats) in names.chunks_mut(STAT_BATCH).zip(stats) {
+        let unknown = turn.iter_mut().filter(|name| name.stat.is_none());
+        for (name, stat) in unknown.zip(stats) {
+            name.stat = Some(stat);
+        }
     }
 }
 
