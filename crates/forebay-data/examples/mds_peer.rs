@@ -83,7 +83,7 @@ fn store(
     directory: &Path,
 ) -> Result<(), Box<dyn Error>> {
     let raw = Box::new(writer).finish()?;
-    let sealed = settings.seal(index.shards.len() as u64, raw)?;
+    let sealed = settings.seal(index.shards.len() as u64, raw.to_vec())?;
     fs::write(directory.join(sealed.entry.stored().key.as_str()), &sealed.bytes)?;
     index.shards.push(sealed.entry);
     Ok(())

@@ -13,6 +13,7 @@ pub mod mds;
 pub mod parquet;
 pub mod petastorm;
 mod rows;
+mod shard_bytes;
 pub mod tfrecord;
 pub mod tokens;
 pub mod value;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Key, Ledger, Result, Span};
+use forebay_io::Buf;
 use futures::TryStreamExt;
 use ring::digest;
 
@@ -151,7 +153,7 @@ pub trait ShardWriter: fmt::Debug + Send {
     }
 
     /// The shard, before compression.
-    fn finish(self: Box<Self>) -> Result<Vec<u8>>;
+    fn finish(self: Box<Self>) -> Result<Buf>;
 }
 
 /// What a pass over a shard found out.

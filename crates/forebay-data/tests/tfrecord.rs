@@ -188,7 +188,7 @@ fn write(block: &Block) -> Vec<u8> {
             })
             .unwrap();
     }
-    writer.finish().unwrap()
+    writer.finish().unwrap().to_vec()
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn what_we_write_is_byte_for_byte_what_tensorflow_writes() {
         (&tokens, &int64(&[0, 127, 128, 300, 1 << 62])),
     ];
     writer.add(SampleRef { key: "k", fields }).unwrap();
-    let written = writer.finish().unwrap();
+    let written = writer.finish().unwrap().to_vec();
     assert!(written == fixture("plain.tfrecord")[..written.len()]);
 }
 

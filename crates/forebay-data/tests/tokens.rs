@@ -116,5 +116,5 @@ fn what_we_write_is_byte_for_byte_what_megatron_writes() {
     let sides = writer.sides().unwrap();
     assert_eq!(sides.len(), 1);
     assert!(sides[0].0 == "idx" && sides[0].1 == idx);
-    assert!(writer.finish().unwrap() == bin);
+    assert!(writer.finish().unwrap()[..] == bin[..]);
 }

@@ -152,7 +152,7 @@ fn write(samples: &[Plain]) -> Vec<u8> {
         forecast = writer.bytes_with(sample);
         writer.add(sample).unwrap();
     }
-    let bytes = writer.finish().unwrap();
+    let bytes = writer.finish().unwrap().to_vec();
     assert_eq!(bytes.len() as u64, forecast);
     bytes
 }

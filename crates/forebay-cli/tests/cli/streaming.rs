@@ -30,7 +30,7 @@ fn shard(number: usize, samples: usize) -> Vec<u8> {
         };
         writer.add(sample).unwrap();
     }
-    writer.finish().unwrap()
+    writer.finish().unwrap().to_vec()
 }
 
 fn with_data() -> Sandbox {

@@ -6,8 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Ledger, Result};
-use forebay_io::Buf;
-use forebay_store::{ObjectMeta, PutOptions, StoreExt};
+use forebay_store::{Body, ObjectMeta, PutOptions, StoreExt};
 use futures::stream::{self, StreamExt};
 use ring::digest;
 
@@ -79,10 +78,14 @@ impl Builder {
             ..PutOptions::default()
         };
         let done = if size <= context.limits().part_bytes {
-            store.put_bytes(&sealed.key, &sealed.stored, &options).await?
+            let body = Body::from(sealed.stored.clone());
+            store.put(&sealed.key, body, &options).await?
         } else {
             let begin = |part_bytes: u64| {
-                let parts = sealed.stored.chunks(part_bytes.max(1) as usize).map(Buf::copy_of);
+                let step = part_bytes.max(1) as usize;
+                let starts = (0..sealed.stored.len()).step_by(step);
+                let parts =
+                    starts.map(move |start| Ok(sealed.stored.slice(start..start.saturating_add(step))));
                 stream::iter(parts).boxed()
             };
             store

@@ -31,7 +31,7 @@ const CHUNK_BYTES_MAX: u64 = 4 << 20;
 const CHUNK_FILES_MAX: usize = 256;
 
 /// Chunks read ahead: more than there are threads to read them, as far as there is room.
-const CHUNKS_AHEAD_MAX: usize = 16;
+const CHUNKS_AHEAD_MAX: usize = 32;
 
 /// Files of up to this size are read whole in one turn; longer ones are worth a direct read each.
 const SMALL_BYTES_MAX: u64 = 256 << 10;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Key, Result};
+use forebay_io::Buf;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Codec;
@@ -82,7 +83,7 @@ pub(super) struct Output {
 pub(super) struct Sealed {
     pub(super) key: Key,
     /// As it is stored.
-    pub(super) stored: Vec<u8>,
+    pub(super) stored: Buf,
     /// Files that must be there before it.
     pub(super) sides: Vec<(Key, Vec<u8>)>,
     pub(super) table: Table,
@@ -209,7 +210,7 @@ impl Output {
     /// A shard to be filled, of about that many bytes.
     pub(super) fn writer(&self, bytes: u64) -> Result<Box<dyn ShardWriter>> {
         Ok(match (self.format, &self.mds) {
-            (PackFormat::Wds, _) => Box::new(WdsWriter::with_capacity(bytes as usize)),
+            (PackFormat::Wds, _) => Box::new(WdsWriter::with_capacity(bytes as usize)?),
             (PackFormat::Mds, Some((settings, _))) => Box::new(settings.writer()?),
             (PackFormat::TfRecord, _) => Box::new(TfRecordWriter::new()),
             (PackFormat::Tokens, _) => Box::new(MegatronWriter::new(self.dtype)?),
@@ -255,14 +256,15 @@ impl Output {
     /// Close a shard: its table, and its bytes as they are stored.
     pub(super) fn seal(&self, number: u64, mut writer: Box<dyn ShardWriter>) -> Result<Sealed> {
         let sides = writer.sides()?;
-        let raw = Bytes::from(writer.finish()?);
+        let made = writer.finish()?;
+        let raw = made.clone().into_bytes();
         let mut scan = self.scan(number, &raw, &sides)?;
         scan.feed(&raw)?;
         let table = scan.finish()?;
         let raw_bytes = raw.len() as u64;
         let (stored, codec) = match self.compression.filter(|_| self.zstd_level.is_none()) {
-            Some(compression) => (compression.compress(&raw)?, compression.codec()),
-            None => (Vec::from(raw), Codec::None),
+            Some(compression) => (Buf::copy_of(&compression.compress(&raw)?)?, compression.codec()),
+            None => (made, Codec::None),
         };
         let key = self.key(number)?;
         let stem = key.as_str().rsplit_once('.').map_or("", |(stem, _)| stem);

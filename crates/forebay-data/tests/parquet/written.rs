@@ -29,7 +29,7 @@ fn write(fields: &[Field], samples: &[Sample], options: ParquetOptions) -> Bytes
         writer.add(sample).unwrap();
         assert!(writer.bytes_with(sample) > before);
     }
-    Bytes::from(writer.finish().unwrap())
+    writer.finish().unwrap().into_bytes()
 }
 
 fn read(bytes: &Bytes) -> (Vec<Field>, Vec<Sample>, usize) {
@@ -212,7 +212,7 @@ fn samples_that_do_not_fit_are_refused_and_leave_no_trace() {
             fields: &[(&text, b"a"), (&number, b"abcd")],
         })
         .unwrap();
-    let (_, samples, _) = read(&Bytes::from(writer.finish().unwrap()));
+    let (_, samples, _) = read(&writer.finish().unwrap().into_bytes());
     assert_eq!(
         samples,
         [vec![

@@ -98,7 +98,7 @@ fn written(settings: &Settings, samples: &[Json], limit: Option<u64>) -> (Vec<Ve
     let mut is_empty = true;
     let mut seal = |writer: MdsWriter| {
         let raw = Box::new(writer).finish().unwrap();
-        let sealed = settings.seal(shards.len() as u64, raw).unwrap();
+        let sealed = settings.seal(shards.len() as u64, raw.to_vec()).unwrap();
         index.shards.push(sealed.entry);
         shards.push(sealed.bytes);
     };

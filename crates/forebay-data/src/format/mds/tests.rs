@@ -42,7 +42,7 @@ fn shard(rows: &Rows) -> Vec<u8> {
         let filled = Box::new(MdsWriter::clone(&writer)).finish().unwrap();
         assert_eq!(bytes, filled.len() as u64, "the accounting is exact");
     }
-    Box::new(writer).finish().unwrap()
+    Box::new(writer).finish().unwrap().to_vec()
 }
 
 fn small() -> Vec<u8> {

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Key, Result};
+use forebay_io::Buf;
 
 use super::compression::Compression;
 use super::config::{Column, Columns, Config, FORMAT, VERSION};
@@ -17,6 +18,7 @@ use super::hash::{HashName, Hasher};
 use super::index::{FileEntry, ShardEntry};
 use super::json;
 use crate::format::rows::ROWS_MAX;
+use crate::format::shard_bytes::ShardBytes;
 use crate::format::value::Value;
 use crate::format::{SampleRef, ShardWriter};
 use crate::schema::{Dtype, Field, Kind};
@@ -339,19 +341,19 @@ impl ShardWriter for MdsWriter {
         Ok(())
     }
 
-    fn finish(self: Box<Self>) -> Result<Vec<u8>> {
-        let mut shard = Vec::with_capacity(self.shard_bytes as usize);
-        shard.extend((self.lens.len() as u32).to_le_bytes());
+    fn finish(self: Box<Self>) -> Result<Buf> {
+        let mut shard = ShardBytes::with_capacity(self.shard_bytes as usize)?;
+        shard.extend(&(self.lens.len() as u32).to_le_bytes())?;
         let table_bytes = WORD_BYTES * (self.lens.len() as u64 + 2);
         let mut offset = table_bytes as u32 + self.config.len() as u32;
-        shard.extend(offset.to_le_bytes());
+        shard.extend(&offset.to_le_bytes())?;
         for len in &self.lens {
             offset += len;
-            shard.extend(offset.to_le_bytes());
+            shard.extend(&offset.to_le_bytes())?;
         }
-        shard.extend_from_slice(&self.config);
-        shard.extend_from_slice(&self.samples);
-        Ok(shard)
+        shard.extend(&self.config)?;
+        shard.extend(&self.samples)?;
+        shard.freeze()
     }
 }
 

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Result};
+use forebay_io::Buf;
 use parquet::basic::{Compression, ConvertedType, LogicalType, Repetition, Type as Physical, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
@@ -192,9 +193,10 @@ impl ShardWriter for ParquetWriter {
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>) -> Result<Vec<u8>> {
+    fn finish(mut self: Box<Self>) -> Result<Buf> {
         self.flush()?;
-        self.file.into_inner().map_err(|error| failed(&error))
+        let file = self.file.into_inner().map_err(|error| failed(&error))?;
+        Buf::copy_of(&file)
     }
 }
 

@@ -341,7 +341,7 @@ fn one_shard_is_of_raw_records_or_of_examples() {
     assert_eq!(writer.bytes_with(raw), 19);
     writer.add(raw).unwrap();
     assert!(writer.add(other).is_err());
-    assert_eq!(writer.finish().unwrap(), record(b"abc"));
+    assert_eq!(writer.finish().unwrap()[..], record(b"abc")[..]);
 }
 
 #[test]
@@ -427,7 +427,7 @@ proptest! {
             writer.add(sample).unwrap();
             prop_assert_eq!(writer.shard_len(), expected);
         }
-        let bytes = Bytes::from(writer.finish().unwrap());
+        let bytes = writer.finish().unwrap().into_bytes();
         let table = scan(TfRecord::new(Records::Examples), &bytes, step).unwrap();
         prop_assert_eq!(&table, &scan(TfRecord::default(), &bytes, usize::MAX).unwrap());
         let read = table.fields.clone();

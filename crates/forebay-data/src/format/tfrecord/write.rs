@@ -4,6 +4,7 @@
 //! straight into the shard.
 
 use forebay_core::{Error, ErrorKind, Result, crc32c};
+use forebay_io::Buf;
 
 use super::example::List;
 use super::wire::{are_varints, field_len, put_head, put_varint, varint_len};
@@ -279,8 +280,8 @@ impl ShardWriter for TfRecordWriter {
         Ok(())
     }
 
-    fn finish(self: Box<Self>) -> Result<Vec<u8>> {
-        Ok(self.shard)
+    fn finish(self: Box<Self>) -> Result<Buf> {
+        Buf::copy_of(&self.shard)
     }
 }
 

@@ -223,7 +223,7 @@ fn write(mut writer: Box<dyn ShardWriter>, field: &Field, samples: &[Vec<u8>]) -
         writer.add(SampleRef { key: "", fields })?;
     }
     let side = writer.sides()?.pop().map_or_else(Vec::new, |(_, bytes)| bytes);
-    Ok((writer.finish()?, side))
+    Ok((writer.finish()?.to_vec(), side))
 }
 
 #[test]

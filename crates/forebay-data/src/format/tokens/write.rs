@@ -1,6 +1,7 @@
 //! Raw token files, and Megatron's pairs.
 
 use forebay_core::{Error, ErrorKind, Result};
+use forebay_io::Buf;
 
 use super::megatron::{HEAD_BYTES, MAGIC, VERSION, code_of};
 use crate::format::tfrecord::decode;
@@ -36,8 +37,8 @@ impl ShardWriter for TokensWriter {
         push(sample, self.dtype, &mut self.shard)
     }
 
-    fn finish(self: Box<Self>) -> Result<Vec<u8>> {
-        Ok(self.shard)
+    fn finish(self: Box<Self>) -> Result<Buf> {
+        Buf::copy_of(&self.shard)
     }
 }
 
@@ -112,8 +113,8 @@ impl ShardWriter for MegatronWriter {
         Ok(vec![("idx", self.index())])
     }
 
-    fn finish(self: Box<Self>) -> Result<Vec<u8>> {
-        Ok(self.tokens.shard)
+    fn finish(self: Box<Self>) -> Result<Buf> {
+        Buf::copy_of(&self.tokens.shard)
     }
 }
 

@@ -189,8 +189,11 @@ fn put(block: &mut Block, at: usize, bytes: &[u8]) {
 
 /// Digits to fill the field but for the NUL at its end.
 fn put_octal(block: &mut Block, field: std::ops::Range<usize>, value: u64) {
-    let width = field.len() - 1;
-    put(block, field.start, format!("{value:0width$o}").as_bytes());
+    let mut rest = value;
+    for place in block[field.start..field.end - 1].iter_mut().rev() {
+        *place = b'0' + (rest & 7) as u8;
+        rest >>= 3;
+    }
 }
 
 #[cfg(test)]

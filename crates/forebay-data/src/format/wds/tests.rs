@@ -392,7 +392,7 @@ fn shard() -> (Vec<u8>, Vec<Plain>) {
         samples.push(((*key).to_owned(), named.zip(data.clone()).collect()));
         assert!(bytes >= writer.bytes_with(SampleRef { key, fields: &[] }));
     }
-    (writer.finish().unwrap(), samples)
+    (writer.finish().unwrap().to_vec(), samples)
 }
 
 #[test]

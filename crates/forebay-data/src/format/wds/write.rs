@@ -4,11 +4,13 @@
 //! as it is, is refused before any of it is written.
 
 use forebay_core::{Error, ErrorKind, Result};
+use forebay_io::Buf;
 
 use super::header::{NAME_BYTES_MAX, PREFIX_BYTES_MAX, Written};
 use super::names::{self, FIELD_BAD, FIELD_LOCAL_PATH, FIELDS_RESERVED};
 use super::scan::shown;
 use super::{BLOCK_BYTES, padded, pax};
+use crate::format::shard_bytes::ShardBytes;
 use crate::format::{SampleRef, ShardWriter};
 use crate::table::SAMPLE_BYTES_MAX;
 
@@ -29,8 +31,9 @@ const OP: &str = "write tar";
 /// Makes one WebDataset shard.
 #[derive(Debug, Default)]
 pub struct WdsWriter {
-    bytes: Vec<u8>,
-    key_before: Option<String>,
+    bytes: ShardBytes,
+    /// Empty before the first sample: no key is.
+    key_before: String,
 }
 
 impl ShardWriter for WdsWriter {
@@ -41,32 +44,31 @@ impl ShardWriter for WdsWriter {
     fn add(&mut self, sample: SampleRef<'_>) -> Result<()> {
         let members = self.checked(sample)?;
         for (name, data) in members {
-            self.write(&name, data);
+            self.write(&name, data)?;
         }
-        self.key_before = Some(sample.key.to_owned());
+        sample.key.clone_into(&mut self.key_before);
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>) -> Result<Vec<u8>> {
+    fn finish(mut self: Box<Self>) -> Result<Buf> {
         let bytes = archive_bytes(self.bytes.len() as u64);
-        self.bytes.resize(bytes as usize, 0);
-        Ok(self.bytes)
+        self.bytes.fill_to(bytes as usize)?;
+        self.bytes.freeze()
     }
 }
 
 impl WdsWriter {
     /// An empty archive with memory for that many bytes.
-    pub fn with_capacity(bytes: usize) -> Self {
-        Self {
-            bytes: Vec::with_capacity(bytes),
-            key_before: None,
-        }
+    pub fn with_capacity(bytes: usize) -> Result<Self> {
+        Ok(Self {
+            bytes: ShardBytes::with_capacity(bytes)?,
+            key_before: String::new(),
+        })
     }
 
     /// The members of a sample, in order.
     fn checked<'a>(&self, sample: SampleRef<'a>) -> Result<Vec<(String, &'a [u8])>> {
-        check_key(sample.key)?;
-        if self.key_before.as_deref() == Some(sample.key) {
+        if sample.key == self.key_before && !sample.key.is_empty() {
             let error = refused(format!("two samples with key '{}' in a row", shown(sample.key)));
             return Err(error.with_hint("readers would take them for one; give each a key of its own"));
         }
@@ -78,14 +80,19 @@ impl WdsWriter {
             let message = format!("sample '{}' has more than 4 GiB", shown(sample.key));
             return Err(Error::new(ErrorKind::LimitExceeded, OP, message));
         }
-        let mut fields: Vec<(&str, &[u8])> = Vec::with_capacity(sample.fields.len());
+        let mut members: Vec<(String, &[u8])> = Vec::with_capacity(sample.fields.len());
         for (field, data) in sample.fields {
-            check_field(sample.key, &field.name)?;
-            fields.push((&field.name, data));
+            let name = member_name(sample.key, &field.name);
+            if !is_readable(sample.key, &field.name, &name) {
+                check_key(sample.key)?;
+                check_field(sample.key, &field.name)?;
+            }
+            members.push((name, data));
         }
-        fields.sort_unstable_by_key(|(field, _)| *field);
-        let mut neighbours = fields.iter().zip(fields.iter().skip(1));
-        if let Some(((field, _), _)) = neighbours.find(|(one, other)| one.0 == other.0) {
+        members.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        let mut neighbours = members.iter().zip(members.iter().skip(1));
+        if let Some(((name, _), _)) = neighbours.find(|(one, other)| one.0 == other.0) {
+            let field = name.get(sample.key.len() + 1..).unwrap_or(name);
             let message = format!(
                 "field '{}' is in sample '{}' twice",
                 shown(field),
@@ -93,13 +100,10 @@ impl WdsWriter {
             );
             return Err(refused(message));
         }
-        let named = fields
-            .into_iter()
-            .map(|(field, data)| (member_name(sample.key, field), data));
-        Ok(named.collect())
+        Ok(members)
     }
 
-    fn write(&mut self, name: &str, data: &[u8]) {
+    fn write(&mut self, name: &str, data: &[u8]) -> Result<()> {
         let mut header = Written {
             flag: b'0',
             prefix: b"",
@@ -124,20 +128,19 @@ impl WdsWriter {
                     size: record.len() as u64,
                     is_file: false,
                 };
-                self.bytes.extend_from_slice(&records.block());
-                self.write_data(record.as_bytes());
+                self.bytes.extend(&records.block())?;
+                self.write_data(record.as_bytes())?;
                 short = shortened(name);
                 header.name = &short;
             }
         }
-        self.bytes.extend_from_slice(&header.block());
-        self.write_data(data);
+        self.bytes.extend(&header.block())?;
+        self.write_data(data)
     }
 
-    fn write_data(&mut self, data: &[u8]) {
-        self.bytes.extend_from_slice(data);
-        self.bytes
-            .resize(self.bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+    fn write_data(&mut self, data: &[u8]) -> Result<()> {
+        self.bytes.extend(data)?;
+        self.bytes.fill_to(self.bytes.len().next_multiple_of(BLOCK_BYTES))
     }
 }
 
@@ -200,6 +203,23 @@ fn member_bytes(data: u64) -> u64 {
 pub(crate) fn archive_bytes(members: u64) -> u64 {
     let bytes = members.saturating_add(END_BYTES);
     bytes.checked_next_multiple_of(RECORD_BYTES).unwrap_or(bytes)
+}
+
+/// True when a member of that name is read as this field of this key, as nearly all are. Others are refused by [`check_key`] or [`check_field`],
+/// which tell why; both make names of their own to find that out.
+fn is_readable(key: &str, field: &str, name: &str) -> bool {
+    let is_plain_field =
+        |byte: u8| byte.is_ascii() && !byte.is_ascii_uppercase() && !matches!(byte, b'/' | 0);
+    !key.is_empty()
+        && !key.contains('\0')
+        && !key.starts_with('/')
+        && !key.split('/').any(|part| part == "..")
+        && field.bytes().all(is_plain_field)
+        && !FIELDS_RESERVED.contains(&field)
+        && ![FIELD_BAD, FIELD_LOCAL_PATH].contains(&field)
+        && names::split(name) == Some((key, field))
+        && !names::is_metadata(name)
+        && name.len() <= NAME_WRITTEN_BYTES_MAX
 }
 
 /// Refuse a key that would not be read as this key, or is a trap for those who unpack the archive.
