@@ -11,9 +11,11 @@ use clap_complete::Shell;
 use forebay_core::ByteSize;
 use forebay_data::dataset::FORMAT_NAMES;
 
+mod gds;
 mod load;
 mod pack;
 
+pub(crate) use gds::GdsArgs;
 pub(crate) use load::LoadArgs;
 pub(crate) use pack::PackArgs;
 
@@ -112,6 +114,8 @@ pub(crate) enum Command {
     Cat(CatArgs),
     /// Load tensors of safetensors files into memory: rate, share of the disk's limit, and the path they took
     Load(Box<LoadArgs>),
+    /// Say whether a file can reach a GPU without passing through host memory; if not, why, and what to change
+    Gds(GdsArgs),
     /// Drain a data set as training does: rate, cost, and what was waited for
     Stream(StreamArgs),
     /// Write a data set anew as shards of another format, from any format that can be read

@@ -6,6 +6,7 @@ mod cat;
 mod config;
 mod cp;
 mod demo;
+mod gds;
 mod index;
 mod inspect;
 mod load;
@@ -45,6 +46,7 @@ pub(crate) async fn run(command: Command, app: &App) -> Printed<Exit> {
         Command::Serve(args) => serve::run(&args, app).await,
         Command::Plan(command) => plan::run(command, app).await,
         Command::Stream(args) => stream::run(&args, app).await,
+        Command::Gds(args) => gds::run(&args, app),
         Command::Load(args) => load::run(&args, app).await,
         Command::Config => config::run(app),
         Command::Completions(args) => completions(args.shell, app),

@@ -20,6 +20,7 @@
 mod driver;
 mod flight;
 mod info;
+mod limit;
 mod memory;
 mod pin;
 mod place;
@@ -32,6 +33,7 @@ pub(crate) mod tests;
 pub use driver::Driver;
 pub use flight::Flight;
 pub use info::{DeviceInfo, DeviceMemory};
+pub use limit::copy_limit;
 pub use memory::DeviceBuf;
 pub use pin::HostPin;
 pub use place::Place;

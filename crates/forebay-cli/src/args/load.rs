@@ -8,9 +8,15 @@ use forebay_core::ByteSize;
 /// `forebay load`.
 #[derive(Debug, Args)]
 pub(crate) struct LoadArgs {
-    /// Where to load to: host
+    /// Where to load to: host, or cuda:0; several GPUs are fed from one read
     #[arg(long, value_name = "DEVICE", default_value = "host")]
-    pub(crate) device: String,
+    pub(crate) device: Vec<String>,
+    /// Whether bytes must, may or must not go by GPUDirect Storage: require, prefer or off
+    #[arg(long, value_name = "HOW", default_value = "off")]
+    pub(crate) gds: String,
+    /// Pinned memory for GPUs
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub(crate) pinned: ByteSize,
     /// Load that many times; the median counts
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repeat: u32,

@@ -4,6 +4,8 @@
 //! URL... -> Source (headers checked) -> [plain read of the files, load] x repeat -> table or --json, and the ledger
 //! ```
 
+mod device;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +14,7 @@ use forebay_core::{ByteSize, DataPath, Error, ErrorKind, Ledger, Location, PathP
 use forebay_store::Context;
 use forebay_weights::loader::Progress;
 use forebay_weights::source::{OpenOptions, write_hashes};
-use forebay_weights::{LoadOptions, LoadReport, Selection, Shard, Source, load_host};
+use forebay_weights::{DeviceReport, LoadOptions, LoadReport, Selection, Shard, Source};
 use serde::Serialize;
 
 use crate::Exit;
@@ -41,6 +43,9 @@ struct Report {
     /// Plain direct reads of the same files; null where they make no sense.
     limit: Option<Median>,
     share: Option<f64>,
+    /// Plain copies of pinned memory to the GPU; null where none is loaded to.
+    bus: Option<Median>,
+    device: Option<DeviceReport>,
     memory_peak_bytes: u64,
     ledger: Ledger,
 }
@@ -55,8 +60,8 @@ struct Run {
 
 /// Load.
 pub(super) async fn run(args: &LoadArgs, app: &App) -> Printed<Exit> {
-    check_device(&args.device)?;
     let options = options_of(args)?;
+    let target = device::Target::parse(args)?;
     let context = app.context()?;
     let meter = Meter::start();
     let source = app.unless_cancelled(open(args, app, &context)).await?;
@@ -65,19 +70,10 @@ pub(super) async fn run(args: &LoadArgs, app: &App) -> Printed<Exit> {
         return hash_all(&source, app, &context).await;
     }
     let bar = LoadBar::new(app.printer());
-    let measured = measure(args, app, &source, &options, &context, &bar).await;
+    let measured = measure(args, app, &source, (&options, &target), &context, &bar).await;
     bar.finish();
     print(&report_of(measured?, open_time), args, app)?;
     Ok(Exit::Success)
-}
-
-fn check_device(device: &str) -> Result<()> {
-    if matches!(device, "host" | "cpu") {
-        return Ok(());
-    }
-    let message = format!("there is no way to device '{}' yet", device.escape_debug());
-    Err(Error::new(ErrorKind::Unsupported, "load", message)
-        .with_hint("--device host loads into memory of the machine"))
 }
 
 fn options_of(args: &LoadArgs) -> Result<LoadOptions> {
@@ -154,13 +150,16 @@ struct Measured {
     ledger: Ledger,
     loads: Vec<(Sample, f64)>,
     plain: Vec<Sample>,
+    device: Option<DeviceReport>,
+    /// Plain copies of pinned memory.
+    bus: Vec<Sample>,
 }
 
 async fn measure(
     args: &LoadArgs,
     app: &App,
     source: &Source,
-    options: &LoadOptions,
+    (options, target): (&LoadOptions, &device::Target),
     context: &Context,
     bar: &LoadBar,
 ) -> Result<Measured> {
@@ -172,6 +171,8 @@ async fn measure(
         ledger: source.ledger().clone(),
         loads: Vec::new(),
         plain: Vec::new(),
+        device: None,
+        bus: Vec::new(),
     };
     for _ in 0..args.repeat {
         let progress = Arc::new(Progress::default());
@@ -180,10 +181,11 @@ async fn measure(
             ..options.clone()
         };
         let meter = Meter::start();
-        let load = app.unless_cancelled(load_host(source, &options, context));
-        let (tensors, report) = bar.follow(&progress, load).await?;
+        let load = app.unless_cancelled(target.load(source, &options, context));
+        let (loaded, report) = bar.follow(&progress, load).await?;
         let sample = meter.stop(report.read_bytes);
-        drop(tensors);
+        measured.device = loaded.device();
+        drop(loaded);
         measured.ledger.merge(&report.ledger);
         measured.loads.push((sample, report.first_piece_seconds));
         let is_cold = report.files_hot == 0;
@@ -192,6 +194,11 @@ async fn measure(
             let stop = app.cancel();
             let plain = tokio::task::block_in_place(|| raw::read_files(paths, stop))?;
             measured.plain.push(plain);
+        }
+        if !args.no_limit {
+            measured
+                .bus
+                .extend(tokio::task::block_in_place(|| target.bus_limit())?);
         }
     }
     Ok(measured)
@@ -203,6 +210,8 @@ fn report_of(measured: Measured, open_time: Duration) -> Report {
         ledger,
         loads,
         plain,
+        device,
+        bus,
     } = measured;
     let samples: Vec<Sample> = loads.iter().map(|(sample, _)| *sample).collect();
     let (load, limit) = (Median::of(&samples), Median::of(&plain));
@@ -230,6 +239,8 @@ fn report_of(measured: Measured, open_time: Duration) -> Report {
         load,
         limit,
         share,
+        bus: Median::of(&bus),
+        device,
         memory_peak_bytes: forebay_io::memory_peak_bytes(),
         ledger,
     }
@@ -276,6 +287,9 @@ fn print(report: &Report, args: &LoadArgs, app: &App) -> Printed {
     if let Some(limit) = &report.limit {
         row("plain direct read", limit, None);
     }
+    if let Some(bus) = &report.bus {
+        row("pinned copy", bus, None);
+    }
     for line in table.lines() {
         printer.data(line)?;
     }
@@ -284,6 +298,9 @@ fn print(report: &Report, args: &LoadArgs, app: &App) -> Printed {
         ByteSize(report.memory_bytes),
         ByteSize(report.memory_peak_bytes)
     ))?;
+    if let Some(device) = &report.device {
+        device::print(device, app)?;
+    }
     printer.data("")?;
     for line in report.ledger.to_string().lines() {
         printer.data(line)?;

@@ -3,7 +3,7 @@
 use super::sandbox::Sandbox;
 
 /// A file of tensors of bytes: name, rows and columns.
-fn weights(sandbox: &Sandbox, file: &str, tensors: &[(&str, usize, usize)]) {
+pub(crate) fn weights(sandbox: &Sandbox, file: &str, tensors: &[(&str, usize, usize)]) {
     let mut at = 0;
     let rows: Vec<String> = tensors
         .iter()
@@ -27,7 +27,7 @@ fn with_header(sandbox: &Sandbox, file: &str, header: &str, data_len: usize) {
     std::fs::write(sandbox.path(file), bytes).unwrap();
 }
 
-const MODEL: &[(&str, usize, usize)] = &[("a.w", 1024, 3000), ("a.b", 1, 100), ("b.w", 512, 2048)];
+pub(crate) const MODEL: &[(&str, usize, usize)] = &[("a.w", 1024, 3000), ("a.b", 1, 100), ("b.w", 512, 2048)];
 
 #[test]
 fn a_file_is_loaded_and_accounted_for() {
@@ -133,7 +133,7 @@ fn what_is_no_weights_says_why() {
         (&["cut.safetensors"], "cut.safetensors: tensor 'b.w'"),
         (&["odd.safetensors"], "unknown dtype 'F3'"),
         (&["empty"], "no *.safetensors file"),
-        (&["m.safetensors", "--device", "tpu"], "no way to device 'tpu'"),
+        (&["m.safetensors", "--device", "tpu"], "unknown device 'tpu'"),
         (&["m.safetensors", "--verify", "maybe"], "no way 'maybe'"),
     ] {
         let args = ["load"].iter().chain(args);

@@ -4,6 +4,7 @@ mod bad_input;
 mod config;
 mod copying;
 mod datasets;
+mod devices;
 mod interrupts;
 mod listing;
 mod loading;
