@@ -132,6 +132,11 @@ pub(crate) fn new_buffer(py: Python<'_>, buf: Buf, ledger: Ledger) -> PyResult<B
     objects::instance(py, Class::Buffer, memory)
 }
 
+/// Make a `MutableBuffer` of memory that nobody else has.
+pub(crate) fn new_mutable(py: Python<'_>, buf: AlignedBuf) -> PyResult<Bound<'_, PyAny>> {
+    objects::instance(py, Class::MutableBuffer, Memory::mutable(buf))
+}
+
 /// The bytes of a `Buffer`, shared; `None` for any other object.
 pub(crate) fn shared_bytes(object: &Bound<'_, PyAny>) -> Option<Buf> {
     match &objects::memory_of(object, Class::Buffer)?.hold {
@@ -174,7 +179,7 @@ pub(crate) fn alloc(py: Python<'_>, size: usize) -> PyResult<Bound<'_, PyAny>> {
     let buf = Process::get(py)?
         .own_buf(size)
         .map_err(|error| errors::raise(py, &error))?;
-    objects::instance(py, Class::MutableBuffer, Memory::mutable(buf))
+    new_mutable(py, buf)
 }
 
 /// Make the types and put them into the module.

@@ -15,6 +15,7 @@
 //! - `errors`: one exception class per error kind;
 //! - `copy`: copies between stores;
 //! - `stream`: batches of data sets;
+//! - `weights`: tensors of files, loaded and saved;
 //! - `settings`, `log`: what arguments and the environment say;
 //! - `store`, `listing`, `upload`, `rows`, `ledger`: the other classes.
 
@@ -36,6 +37,7 @@ mod stream;
 mod upload;
 mod view;
 mod wait;
+mod weights;
 
 /// Everything `forebay` gets from Rust.
 #[pymodule(name = "_forebay")]
@@ -55,10 +57,14 @@ fn forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<stream::PyNativeBatch>()?;
     module.add_class::<stream::PyNativeStream>()?;
     module.add_class::<upload::PyUpload>()?;
+    module.add_class::<weights::PyNativeWeights>()?;
     module.add_function(wrap_pyfunction!(buffer::alloc, module)?)?;
     module.add_function(wrap_pyfunction!(copy::copy, module)?)?;
     module.add_function(wrap_pyfunction!(settings::configure, module)?)?;
     module.add_function(wrap_pyfunction!(process::engine, module)?)?;
+    module.add_function(wrap_pyfunction!(weights::weights_header, module)?)?;
+    module.add_function(wrap_pyfunction!(weights::weights_save, module)?)?;
+    module.add_function(wrap_pyfunction!(weights::weights_serialize, module)?)?;
     module.add(
         "__version__",
         pyo3::types::PyString::new(py, env!("CARGO_PKG_VERSION")),

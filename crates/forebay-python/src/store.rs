@@ -381,7 +381,7 @@ fn put_mode(if_absent: bool) -> PutMode {
 }
 
 /// The cache an argument asks for, or the environment for stores that are not on this machine.
-fn cache_of(
+pub(crate) fn cache_of(
     text: Option<&str>,
     immutable: bool,
     location: &Location,

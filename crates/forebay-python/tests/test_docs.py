@@ -66,3 +66,29 @@ def test_the_reference_has_every_argument_of_streams() -> None:
         assert f"`{parameter}`" in text, parameter
     for name in (name for name in vars(forebay.Stream) if not name.startswith("_")):
         assert re.search(rf"`{name}\b", text), name
+
+
+LOADS = DOCS / "guides" / "load.md"
+
+
+def test_examples_of_loads_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy = pytest.importorskip("numpy")
+    from forebay.safetensors.numpy import save_file
+
+    folder = tmp_path / "models" / "tiny"
+    folder.mkdir(parents=True)
+    tensors = {
+        f"layer.{number}.{name}": numpy.ones((8, 8)) for number in (0, 1) for name in ("weight", "bias")
+    }
+    save_file(tensors, folder / "model.safetensors")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", LOADS.read_text(), re.DOTALL)
+    assert len(blocks) >= 3
+    shared: dict[str, object] = {"forebay": forebay}
+    for block in blocks:
+        exec(compile(block, str(LOADS), "exec"), shared)
+    assert len(shared["some"]) == 2  # type: ignore[arg-type]
+    assert shared["part"]["layer.1.weight"].shape == (4, 8)  # type: ignore[index]
+    reference = REFERENCE.read_text()
+    for parameter in inspect.signature(forebay.load).parameters:
+        assert f"`{parameter}`" in reference, parameter

@@ -1,7 +1,9 @@
 //! Which tensors of a source are wanted, and which slices of them.
 //!
-//! A [`Selection`] names tensors by patterns and, for tensor parallelism, the dimension along which each of them is divided among ranks.
+//! A [`Selection`] names tensors by patterns, or exactly, and, for tensor parallelism, the dimension along which each of them is divided among ranks.
 //! The division is that of `torch.chunk`: parts of `ceil(n / world)`, so that the last ranks may have less, or nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_core::safetensors::{Header, TensorInfo};
 use forebay_core::{Error, ErrorKind, Result};
@@ -16,6 +18,8 @@ const WORLD_MAX: u64 = 1 << 20;
 pub struct Selection {
     select: Vec<Glob>,
     shard: Option<Shard>,
+    /// Exactly these, in these parts; then nothing else counts.
+    exact: Option<BTreeMap<String, Option<Slice>>>,
 }
 
 /// The part of each tensor that one rank of a group needs.
@@ -36,6 +40,25 @@ pub struct Slice {
     pub start: u64,
     /// Number of indices.
     pub len: u64,
+}
+
+impl Slice {
+    fn check(&self, info: &TensorInfo) -> Result<()> {
+        let end = self.start.checked_add(self.len);
+        let len = info.shape.get(self.dim);
+        if end.zip(len).is_some_and(|(end, len)| end <= *len) {
+            return Ok(());
+        }
+        let message = format!(
+            "tensor '{}' of shape {:?} has no indices {}..{} in dimension {}",
+            info.name.escape_debug(),
+            info.shape,
+            self.start,
+            self.start.saturating_add(self.len),
+            self.dim
+        );
+        Err(Error::new(ErrorKind::InvalidInput, "select", message))
+    }
 }
 
 /// One tensor that is wanted.
@@ -98,7 +121,59 @@ impl Selection {
             .iter()
             .map(|pattern| Glob::parse(pattern))
             .collect::<Result<_>>()?;
-        Ok(Self { select, shard })
+        Ok(Self {
+            select,
+            shard,
+            exact: None,
+        })
+    }
+
+    /// Exactly these tensors, whole or in part.
+    pub fn exact(tensors: impl IntoIterator<Item = (String, Option<Slice>)>) -> Self {
+        Self {
+            exact: Some(tensors.into_iter().collect()),
+            ..Self::default()
+        }
+    }
+
+    /// What was named exactly. A slice that is not within its tensor is an error.
+    fn wanted_exactly<'a>(
+        exact: &BTreeMap<String, Option<Slice>>,
+        headers: impl Iterator<Item = &'a Header>,
+        counts: impl Fn(usize, &TensorInfo) -> bool,
+    ) -> Result<Vec<Wanted>> {
+        let mut wanted = Vec::new();
+        let mut found = BTreeSet::new();
+        for (file, header) in headers.enumerate() {
+            let mut here = Vec::new();
+            for (name, slice) in exact {
+                let Some(tensor) = header.index_of(name) else {
+                    continue;
+                };
+                let info = &header.tensors()[tensor];
+                if !counts(file, info) {
+                    continue;
+                }
+                if let Some(slice) = slice {
+                    slice.check(info)?;
+                }
+                found.insert(name.as_str());
+                here.push(Wanted {
+                    file,
+                    tensor,
+                    slice: *slice,
+                });
+            }
+            here.sort_by_key(|wanted| wanted.tensor);
+            wanted.extend(here);
+        }
+        match exact.keys().find(|name| !found.contains(name.as_str())) {
+            Some(name) => {
+                let message = format!("there is no tensor '{}'", name.escape_debug());
+                Err(Error::new(ErrorKind::NotFound, "select", message))
+            }
+            None => Ok(wanted),
+        }
     }
 
     /// The tensors that are wanted, in file order. A pattern that matches nothing is an error: it was meant to.
@@ -108,6 +183,9 @@ impl Selection {
         headers: impl Iterator<Item = &'a Header>,
         counts: impl Fn(usize, &TensorInfo) -> bool,
     ) -> Result<Vec<Wanted>> {
+        if let Some(exact) = &self.exact {
+            return Self::wanted_exactly(exact, headers, counts);
+        }
         let mut used = vec![false; self.select.len()];
         let shard_globs = self.shard.as_ref().map_or(&[][..], |shard| &shard.dims);
         let mut shard_used = vec![false; shard_globs.len()];
@@ -217,6 +295,27 @@ mod tests {
         let error = names(&["a.*", "c.*"]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().contains("'c.*'"), "{error}");
+    }
+
+    #[test]
+    fn exact_names_are_no_patterns() {
+        let header = header(&[("a*", &[4]), ("ab", &[4, 2])]);
+        let slice = |dim, start, len| Some(Slice { dim, start, len });
+        let wanted = |tensors: &[(&str, Option<Slice>)]| {
+            let tensors = tensors.iter().map(|(name, slice)| ((*name).to_owned(), *slice));
+            Selection::exact(tensors).wanted([&header].into_iter(), |_, _| true)
+        };
+        assert_eq!(wanted(&[("a*", None)]).unwrap().len(), 1);
+        let part = wanted(&[("ab", slice(1, 1, 1))]).unwrap();
+        assert_eq!(part[0].slice, slice(1, 1, 1));
+        assert_eq!(wanted(&[("b", None)]).unwrap_err().kind(), ErrorKind::NotFound);
+        for slice in [slice(2, 0, 1), slice(0, 4, 1), slice(0, u64::MAX, 2)] {
+            assert_eq!(
+                wanted(&[("ab", slice)]).unwrap_err().kind(),
+                ErrorKind::InvalidInput
+            );
+        }
+        assert!(wanted(&[]).unwrap().is_empty());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use forebay_core::{Error, ErrorKind, Key, Ledger, Location, Result, Scheme, Span
 use forebay_io::{AlignedBuf, Class, Pages};
 use forebay_store::cache::CacheConfig;
 use forebay_store::{Context, ObjectMeta, ReadOptions, Store, StoreExt};
+use futures::FutureExt;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::hashes::{Hashes, SIDE_SUFFIX, Verify};
@@ -88,16 +89,17 @@ impl Source {
         for location in locations {
             found.extend(find::find(location, options, context).await?);
         }
-        let opened: Vec<(SourceFile, Ledger)> = stream::iter(found.iter())
-            .map(|file| Box::pin(open_file(file, options.verify)))
-            .buffered(OPEN_AT_ONCE)
-            .try_collect()
-            .await?;
+        let verify = options.verify;
         let mut source = Self {
             files: Vec::new(),
             indexed: found.iter().map(|file| file.index.clone()).collect(),
             ledger: Ledger::default(),
         };
+        let opened: Vec<(SourceFile, Ledger)> = stream::iter(found)
+            .map(|file| async move { open_file(&file, verify).await }.boxed())
+            .buffered(OPEN_AT_ONCE)
+            .try_collect()
+            .await?;
         for (file, ledger) in opened {
             source.ledger.merge(&ledger);
             source.files.push(Arc::new(file));

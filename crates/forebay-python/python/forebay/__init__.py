@@ -43,6 +43,7 @@ from forebay._forebay import (
     copy,
     engine,
 )
+from forebay.loading import Weights, load
 from forebay.streaming import Batch, Decoded, Keys, Ragged, Stream, stream
 
 __all__ = [
@@ -79,11 +80,13 @@ __all__ = [
     "UnavailableError",
     "UnsupportedError",
     "Upload",
+    "Weights",
     "WriteResult",
     "__version__",
     "alloc",
     "configure",
     "copy",
     "engine",
+    "load",
     "stream",
 ]

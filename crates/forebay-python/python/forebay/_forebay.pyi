@@ -54,6 +54,7 @@ __all__ = [
     "MutableBuffer",
     "NativeBatch",
     "NativeStream",
+    "NativeWeights",
     "NotFoundError",
     "ObjectMeta",
     "OutOfSpaceError",
@@ -74,6 +75,9 @@ __all__ = [
     "configure",
     "copy",
     "engine",
+    "weights_header",
+    "weights_save",
+    "weights_serialize",
 ]
 
 __version__: str
@@ -353,6 +357,27 @@ class NativeStream:
     def report(self) -> str: ...
     def close(self) -> None: ...
 
+@final
+class NativeWeights:
+    def __new__(cls, urls: list[str], options: dict[str, Any]) -> Self: ...
+    def tensors(self, options: dict[str, Any]) -> list[tuple[str, str, list[int], int]]: ...
+    def files(self) -> list[tuple[str, int, dict[str, str] | None, bool]]: ...
+    def load(
+        self, options: dict[str, Any]
+    ) -> tuple[list[tuple[str, str, list[int], MutableBuffer]], str, Ledger]: ...
+
+def weights_header(data: bytes) -> list[tuple[str, str, list[int], int, int]]: ...
+def weights_save(
+    url: str,
+    tensors: list[tuple[str, str, list[int], int, int]],
+    metadata: dict[str, str] | None = None,
+    *,
+    align: int = 8,
+    hashes: str = "no",
+) -> Ledger: ...
+def weights_serialize(
+    tensors: list[tuple[str, str, list[int], int, int]], metadata: dict[str, str] | None = None
+) -> bytes: ...
 def alloc(size: int) -> MutableBuffer: ...
 def configure(
     *,

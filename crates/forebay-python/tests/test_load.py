@@ -1,0 +1,238 @@
+"""Loading weights: what comes back, what is refused, and where memory goes."""
+
+from __future__ import annotations
+
+import gc
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import forebay
+import pytest
+from forebay.safetensors import SafetensorError, TensorSpec, safe_open, serialize
+from forebay.safetensors import numpy as files
+
+numpy = pytest.importorskip("numpy")
+
+Script = Any
+
+
+def arrays() -> dict[str, Any]:
+    random = numpy.random.default_rng(5)
+    return {
+        "a.weight": random.standard_normal((300, 700)).astype("float32"),
+        "a.bias": random.standard_normal(700).astype("float16"),
+        "b.weight": random.integers(0, 255, (64, 4096), dtype="uint8"),
+        "empty": numpy.zeros((0, 3), dtype="float64"),
+        "scalar": numpy.array(7, dtype="int64"),
+    }
+
+
+def assert_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype, name
+        numpy.testing.assert_array_equal(found[name], value)
+
+
+def raw(path: Path, header: dict[str, Any], data: bytes) -> Path:
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+def tensor(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "m.safetensors"
+    files.save_file(arrays(), path, metadata={"format": "np"})
+    return path
+
+
+def test_what_is_saved_is_loaded(file: Path) -> None:
+    weights = forebay.load(file, framework="numpy")
+    assert_equal(weights, arrays())
+    assert weights.report["tensors"] == 5
+    assert weights.ledger.bytes >= weights.report["tensor_bytes"]
+    assert_equal(files.load(file.read_bytes()), arrays())
+    assert_equal(files.load_file(file), arrays())
+    assert files.save(arrays(), {"format": "np"}) == file.read_bytes()
+
+
+def test_tensors_can_be_written_to_and_do_not_touch_each_other(file: Path) -> None:
+    weights = forebay.load(file, framework="numpy")
+    weights["a.weight"][:] = 0
+    assert (weights["a.bias"] == arrays()["a.bias"]).all()
+    assert (weights["b.weight"] == arrays()["b.weight"]).all()
+    assert_equal(forebay.load(file, framework="numpy"), arrays())
+
+
+def test_tensors_outlive_what_they_came_with(file: Path) -> None:
+    bias = forebay.load(file, framework="numpy")["a.bias"]
+    gc.collect()
+    assert (bias == arrays()["a.bias"]).all()
+
+
+def test_folders_patterns_and_shards(tmp_path: Path) -> None:
+    one, two = {"x": arrays()["a.weight"]}, {"y.w": arrays()["b.weight"]}
+    files.save_file(one, tmp_path / "m-1.safetensors")
+    files.save_file(two, tmp_path / "m-2.safetensors")
+    assert_equal(forebay.load(tmp_path, framework="numpy"), {**one, **two})
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": "m-1.safetensors", "y.w": "m-2.safetensors"}}))
+    assert_equal(forebay.load(index, framework="numpy"), {**one, **two})
+    assert_equal(forebay.load(tmp_path, select="y.*", framework="numpy"), two)
+    for rank in range(3):
+        part = forebay.load(tmp_path, shard=(rank, 3, {"y.*": 1, "x": 0}), framework="numpy")
+        expected = numpy.array_split(one["x"], 3, axis=0)[rank]
+        numpy.testing.assert_array_equal(part["x"], expected)
+        columns = [two["y.w"][:, start : start + 1366] for start in (0, 1366, 2732)]
+        numpy.testing.assert_array_equal(part["y.w"], columns[rank])
+    index.write_text(json.dumps({"weight_map": {"x": "m-3.safetensors"}}))
+    with pytest.raises(forebay.NotFoundError, match="the index names this file"):
+        forebay.load(tmp_path)
+
+
+def test_parts_read_only_what_they_need(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    whole = {"w": numpy.arange(1 << 20, dtype="float32").reshape(1024, 1024)}
+    files.save_file(whole, path)
+    part = forebay.load(path, shard=(1, 4, {"w": 0}), framework="numpy")
+    numpy.testing.assert_array_equal(part["w"], whole["w"][256:512])
+    assert part.report["read_bytes"] <= (1 << 20) + 8192
+
+
+@pytest.mark.parametrize("hashes", [True, "beside"])
+def test_checksums_name_a_flipped_bit(tmp_path: Path, hashes: Any) -> None:
+    path = tmp_path / "m.safetensors"
+    files.save_file(arrays(), path, hashes=hashes, align=4096)
+    weights = forebay.load(path, verify="require", framework="numpy")
+    assert_equal(weights, arrays())
+    assert weights.ledger.verified_bytes >= weights.report["tensor_bytes"]
+    data = bytearray(path.read_bytes())
+    data[-1000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(forebay.CorruptDataError, match=r"b\.weight"):
+        forebay.load(path, framework="numpy")
+    forebay.load(path, verify="off", framework="numpy")
+
+
+def test_required_checksums_must_be_there(file: Path) -> None:
+    with pytest.raises(forebay.UnsupportedError, match="no checksums"):
+        forebay.load(file, verify="require")
+
+
+def test_what_cannot_be_is_said_before_anything_is_read(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(forebay.LimitExceededError, match="of memory"):
+        forebay.load(file, memory="64KiB", framework="numpy")
+    odd = raw(tmp_path / "odd.safetensors", {"t": tensor("F6_E2M3", [4], 0, 3)}, bytes(3))
+    with pytest.raises(forebay.UnsupportedError, match="'t' is of dtype F6_E2M3"):
+        forebay.load(odd, framework="numpy")
+    with pytest.raises(forebay.UnsupportedError, match="device 'tpu'"):
+        forebay.load(file, "tpu")
+    with pytest.raises(forebay.NotFoundError, match="no tensor matches"):
+        forebay.load(file, select="nothing.*")
+    with pytest.raises(ValueError, match="no framework"):
+        forebay.load(file, framework="jax")  # type: ignore[arg-type]
+
+
+def test_types_that_numpy_has_not_come_as_bits(tmp_path: Path) -> None:
+    header = {"b": tensor("BF16", [2], 0, 4), "f": tensor("F8_E4M3", [2], 4, 6)}
+    path = raw(tmp_path / "m.safetensors", header, bytes(range(6)))
+    weights = forebay.load(path, framework="numpy")
+    assert weights["b"].tobytes() == bytes(range(4))
+    assert weights["f"].tobytes() == bytes([4, 5])
+
+
+@pytest.mark.parametrize(
+    ("header", "data", "words"),
+    [
+        ({"t": tensor("U8", [4], 0, 4)}, b"123", "'t'"),
+        ({"t": tensor("U8", [4], 0, 4)}, b"12345", "the tensors end at"),
+        ({"t": tensor("F3", [4], 0, 4)}, b"1234", "unknown dtype 'F3'"),
+        ({"a": tensor("U8", [3], 0, 3), "b": tensor("U8", [2], 2, 4)}, b"1234", "overlaps"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, header: dict[str, Any], data: bytes, words: str) -> None:
+    path = raw(tmp_path / "bad.safetensors", header, data)
+    with pytest.raises(forebay.ForebayError, match=words) as raised:
+        forebay.load(path, framework="numpy")
+    assert "bad.safetensors" in str(raised.value)
+    with pytest.raises(SafetensorError, match=words):
+        safe_open(path, "np")
+    with pytest.raises(SafetensorError, match=words):
+        files.load(path.read_bytes())
+
+
+def test_names_that_come_twice_are_refused(tmp_path: Path) -> None:
+    one = json.dumps({"t": tensor("U8", [1], 0, 1)})[1:-1]
+    text = f"{{{one},{one}}}".encode()
+    path = tmp_path / "twice.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"1")
+    with pytest.raises(forebay.CorruptDataError, match="comes twice"):
+        forebay.load(path)
+
+
+def test_open_files_read_what_is_asked_for(file: Path) -> None:
+    with safe_open(file, "np") as opened:
+        assert opened.keys() == sorted(arrays())
+        assert opened.metadata() == {"format": "np"}
+        numpy.testing.assert_array_equal(opened.get_tensor("a.bias"), arrays()["a.bias"])
+        part = opened.get_slice("b.weight")
+        assert (part.get_shape(), part.get_dtype()) == ([64, 4096], "U8")
+        numpy.testing.assert_array_equal(part[3:9, 5:70], arrays()["b.weight"][3:9, 5:70])
+        numpy.testing.assert_array_equal(part[..., ::8], arrays()["b.weight"][..., ::8])
+        numpy.testing.assert_array_equal(part[-1], arrays()["b.weight"][-1])
+        with pytest.raises(SafetensorError, match="does not contain tensor x"):
+            opened.get_tensor("x")
+    with pytest.raises(SafetensorError, match="closed"):
+        opened.get_tensor("a.bias")
+    with pytest.raises(FileNotFoundError):
+        safe_open(file.with_name("missing"), "np")
+
+
+def test_a_file_that_changed_since_it_was_opened_is_noticed(file: Path) -> None:
+    with safe_open(file, "np") as opened:
+        files.save_file({"other": numpy.zeros(5)}, file)
+        with pytest.raises(SafetensorError, match="precondition failed"):
+            opened.get_tensor("a.weight")
+
+
+def test_addresses_are_checked_against_shapes() -> None:
+    spec = TensorSpec(dtype="float32", shape=[2], data_ptr=0, data_len=4)
+    with pytest.raises(forebay.InvalidInputError, match="4 bytes"):
+        serialize({"t": spec})
+
+
+def test_weights_in_memory_of_the_process_and_files_of_stores(tmp_path: Path) -> None:
+    data = files.save(arrays())
+    store = forebay.Store("mem://weights-test")
+    store.write("m.safetensors", data)
+    assert_equal(forebay.load("mem://weights-test/m.safetensors", framework="numpy"), arrays())
+    files.save_file(arrays(), "mem://weights-test/n.safetensors", hashes=True)
+    found = forebay.load("mem://weights-test/n.safetensors", verify="require", framework="numpy")
+    assert_equal(found, arrays())
+
+
+def test_loads_are_interrupted_by_signals(script: Script, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    files.save_file({"w": numpy.zeros(64 << 20, dtype="uint8")}, path)
+    done = script(
+        """
+        import _thread, sys, threading, forebay
+        def stop():
+            _thread.interrupt_main()
+        threading.Timer(0.3, stop).start()
+        try:
+            while True:
+                forebay.load(sys.argv[1], framework="numpy")
+        except KeyboardInterrupt:
+            print("stopped")
+        """,
+        str(path),
+    )
+    assert done.stdout == "stopped\n"
