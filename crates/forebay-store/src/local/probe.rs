@@ -10,7 +10,7 @@ use futures::future::join_all;
 use tokio::sync::OnceCell;
 
 use super::draft::{Draft, Wanted};
-use super::{LocalStore, Shared, TEMP_PREFIX, runs};
+use super::{LocalStore, Shared, TEMP_PREFIX, is_padded, runs};
 use crate::store::{Body, Capabilities, Proof, PutMode, PutOptions, ReadOptions, Store};
 
 /// Writers that race for one name.
@@ -94,6 +94,9 @@ async fn try_race(store: &LocalStore) -> Result<Proof> {
         let draft = Draft::create(shared, &path, wanted).await?;
         let body = Body::from(Buf::copy_of(&[racer])?);
         runs::write(shared.disk(), draft.file(), &body, PutOptions::default().class).await?;
+        if is_padded(draft.file(), body.len()) {
+            draft.trim(body.len()).await?;
+        }
         drafts.push(draft);
     }
     let racers = drafts.into_iter().map(|draft| {
