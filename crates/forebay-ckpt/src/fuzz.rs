@@ -1,0 +1,60 @@
+//! Parsers of untrusted bytes, opened to the targets in `fuzz/`. Compiled with `--cfg fuzzing` only.
+//!
+//! Beside not panicking, whatever is accepted has exactly one encoding: what is read and written again is the same bytes.
+
+use crate::entry::{ChunkRecord, Entry};
+use crate::index::{Found, IndexHead};
+use crate::manifest::Manifest;
+use crate::part::{NAME_BYTES_MAX, PartHead, split_tail};
+use crate::tree::{Kind, named_children, numbered_children, open_page};
+use crate::value::Value;
+use crate::wire::Cursor;
+
+/// Manifests: as they are, and bodies by themselves, since nothing that is fuzzed would hold a hash.
+pub fn manifest(bytes: &[u8]) {
+    drop(Manifest::decode(bytes));
+    if let Ok(manifest) = Manifest::take_body(bytes) {
+        assert_eq!(manifest.body().ok().as_deref(), Some(bytes));
+    }
+}
+
+/// Heads, trailers, pages and records of parts and indexes.
+pub fn part(bytes: &[u8]) {
+    drop(split_tail(bytes, bytes.len() as u64));
+    if let Ok(head) = PartHead::parse(bytes) {
+        let mut again = Vec::new();
+        head.put(&mut again);
+        assert_eq!(again, bytes);
+    }
+    drop(IndexHead::parse(bytes));
+    for kind in [Kind::Entries, Kind::Index] {
+        drop(named_children(bytes, kind, 1, NAME_BYTES_MAX));
+        if let Ok((mut cursor, records)) = open_page(bytes, kind, 0) {
+            for _ in 0..records {
+                if Found::take(&mut cursor).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+    drop(numbered_children(bytes, Kind::Chunks, 1, 3));
+    let mut cursor = Cursor::new(bytes, "fuzz");
+    if let Ok(entry) = Entry::take(&mut cursor) {
+        let mut again = Vec::new();
+        entry.put(&mut again);
+        assert_eq!(bytes.get(..cursor.at()), Some(&again[..]));
+    }
+    let mut cursor = Cursor::new(bytes, "fuzz");
+    if let Ok(chunk) = ChunkRecord::take(&mut cursor) {
+        let mut again = Vec::new();
+        chunk.put(&mut again);
+        assert_eq!(bytes.get(..cursor.at()), Some(&again[..]));
+    }
+}
+
+/// Typed values.
+pub fn value(bytes: &[u8]) {
+    if let Ok(value) = Value::decode(bytes) {
+        assert_eq!(value.encode().ok().as_deref(), Some(bytes));
+    }
+}

@@ -1,0 +1,179 @@
+//! Hashes of chunks, bound to the place a chunk belongs to, and the SHA-256 that everything above chunks is hashed with.
+//!
+//! A chunk's hash covers its [`Place`]: slice, number in the slice, length. A good chunk at a wrong place does not hold its hash there.
+
+use std::fmt;
+
+use forebay_core::{Crc32c, Error, ErrorKind, Result};
+use ring::digest;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
+
+/// A hash; shorter ones have zeros behind them.
+pub type Digest = [u8; 32];
+
+/// Bytes of a place.
+const PLACE_BYTES: usize = 28;
+
+/// SHA-256 of the pieces, one after the other.
+pub(crate) fn sha256(pieces: &[&[u8]]) -> Digest {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for piece in pieces {
+        context.update(piece);
+    }
+    let mut out = Digest::default();
+    out.copy_from_slice(context.finish().as_ref());
+    out
+}
+
+/// Which hash chunks have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HashKind {
+    /// CRC-32C: against accidents, and too short to tell contents apart.
+    Crc32c,
+    /// XXH3-128: against accidents.
+    #[default]
+    Xxh3,
+    /// BLAKE3: against tampering, too.
+    Blake3,
+    /// SHA-256: against tampering, too.
+    Sha256,
+}
+
+impl HashKind {
+    /// All of them, with their numbers in the format and their names.
+    pub const ALL: [(u8, Self, &'static str); 4] = [
+        (1, Self::Crc32c, "crc32c"),
+        (2, Self::Xxh3, "xxh3-128"),
+        (3, Self::Blake3, "blake3"),
+        (4, Self::Sha256, "sha-256"),
+    ];
+
+    pub(crate) fn number(self) -> u8 {
+        self.row().0
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.row().2
+    }
+
+    fn row(self) -> (u8, Self, &'static str) {
+        let [first, ..] = Self::ALL;
+        Self::ALL
+            .into_iter()
+            .find(|(_, kind, _)| *kind == self)
+            .unwrap_or(first)
+    }
+
+    pub(crate) fn from_number(number: u8) -> Result<Self> {
+        let row = Self::ALL.into_iter().find(|(of, ..)| *of == number);
+        row.map(|(_, kind, _)| kind).ok_or_else(|| {
+            let message =
+                format!("chunks are hashed by algorithm {number}, which this version does not know");
+            Error::new(ErrorKind::Unsupported, "read checkpoint", message)
+        })
+    }
+
+    /// Long enough that two contents with one hash are one content.
+    pub fn tells_contents_apart(self) -> bool {
+        self != Self::Crc32c
+    }
+
+    /// Holds against somebody who wants to deceive, not only against accidents: what is signed needs it.
+    pub fn resists_tampering(self) -> bool {
+        matches!(self, Self::Blake3 | Self::Sha256)
+    }
+
+    /// The hash of the bytes that are stored for a place.
+    pub(crate) fn chunk(self, place: &Place, bytes: &[u8]) -> Digest {
+        let mut out = Digest::default();
+        match self {
+            Self::Crc32c => {
+                let mut crc = Crc32c::default();
+                crc.update(&place.0);
+                crc.update(bytes);
+                out[..4].copy_from_slice(&crc.value().to_le_bytes());
+            }
+            Self::Xxh3 => {
+                let hash = xxh3_128_with_seed(bytes, xxh3_64(&place.0));
+                out[..16].copy_from_slice(&hash.to_le_bytes());
+            }
+            Self::Blake3 => {
+                let mut hasher = blake3::Hasher::new();
+                hasher.update(&place.0);
+                hasher.update(bytes);
+                out = *hasher.finalize().as_bytes();
+            }
+            Self::Sha256 => out = sha256(&[&place.0, bytes]),
+        }
+        out
+    }
+}
+
+impl fmt::Display for HashKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The first bytes of the hash of a slice: name, dtype, box.
+pub(crate) type SliceId = [u8; 16];
+
+/// Where a chunk belongs, the same in every checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place([u8; PLACE_BYTES]);
+
+impl Place {
+    pub(crate) fn new(slice: &SliceId, chunk: u64, raw_bytes: u32) -> Self {
+        let mut place = [0; PLACE_BYTES];
+        let (id, rest) = place.split_at_mut(16);
+        let (number, length) = rest.split_at_mut(8);
+        id.copy_from_slice(slice);
+        number.copy_from_slice(&chunk.to_le_bytes());
+        length.copy_from_slice(&raw_bytes.to_le_bytes());
+        Self(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_depend_on_bytes_and_place() {
+        for (number, kind, _) in HashKind::ALL {
+            assert_eq!(HashKind::from_number(number).unwrap(), kind);
+            let place = Place::new(&[7; 16], 3, 5);
+            let hash = kind.chunk(&place, b"hello");
+            assert_eq!(hash, kind.chunk(&place, b"hello"));
+            assert_ne!(hash, kind.chunk(&place, b"hellp"), "{kind}");
+            for other in [
+                Place::new(&[8; 16], 3, 5),
+                Place::new(&[7; 16], 4, 5),
+                Place::new(&[7; 16], 3, 6),
+            ] {
+                assert_ne!(hash, kind.chunk(&other, b"hello"), "{kind}");
+            }
+        }
+        assert!(HashKind::from_number(9).unwrap_err().to_string().contains('9'));
+    }
+
+    /// What the format page says, spelled out once more without the code above.
+    #[test]
+    fn hashes_are_what_the_format_says() {
+        let place = Place::new(&[7; 16], 3, 5);
+        let mut bytes = vec![7; 16];
+        bytes.extend_from_slice(&[3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]);
+        let seed = xxh3_64(&bytes);
+        let low = xxh3_128_with_seed(b"hello", seed) as u64;
+        assert_eq!(HashKind::Xxh3.chunk(&place, b"hello")[..8], low.to_le_bytes());
+        bytes.extend_from_slice(b"hello");
+        assert_eq!(HashKind::Sha256.chunk(&place, b"hello"), sha256(&[&bytes]));
+        assert_eq!(
+            HashKind::Blake3.chunk(&place, b"hello"),
+            *blake3::hash(&bytes).as_bytes()
+        );
+        let crc = forebay_core::crc32c(&bytes).to_le_bytes();
+        assert_eq!(HashKind::Crc32c.chunk(&place, b"hello")[..4], crc);
+    }
+}

@@ -1,0 +1,114 @@
+//! The index of a checkpoint: entries of all parts in one tree, so that a tensor is found without opening every part. Pure bytes.
+
+use forebay_core::Result;
+
+use crate::entry::Entry;
+use crate::hash::Digest;
+use crate::names::{Attempt, WORLD_MAX};
+use crate::part::{ENTRIES_MAX, FORMAT, check_chunk_bytes, put_trailer, take_format};
+use crate::tree::{Kind, NamedBuilder, Root};
+use crate::wire::{Cursor, Wire};
+
+const MAGIC: &[u8; 8] = b"FBAYINDX";
+
+/// What an index says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct IndexHead {
+    pub(crate) step: u64,
+    pub(crate) attempt: Attempt,
+    pub(crate) world: u32,
+    pub(crate) chunk_bytes: u32,
+    pub(crate) entries: Root,
+}
+
+impl IndexHead {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(MAGIC);
+        out.put_u32(FORMAT);
+        out.put_u64(self.step);
+        out.extend_from_slice(&self.attempt.0);
+        out.put_u32(self.world);
+        out.put_u32(self.chunk_bytes);
+        self.entries.put(out);
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
+        let mut cursor = Cursor::new(bytes, "head of the index");
+        if cursor.array::<8>()? != *MAGIC {
+            return Err(cursor.corrupt("this is no index of a checkpoint"));
+        }
+        take_format(&mut cursor)?;
+        let (step, attempt) = (cursor.u64()?, Attempt(cursor.array()?));
+        let (world, chunk_bytes) = (cursor.u32()?, cursor.u32()?);
+        if world == 0 || world > WORLD_MAX {
+            return Err(cursor.corrupt("it has an impossible number of ranks"));
+        }
+        check_chunk_bytes(chunk_bytes).map_err(|why| cursor.corrupt(why))?;
+        let entries = Root::take(&mut cursor, Kind::Index, ENTRIES_MAX * u64::from(WORLD_MAX))?;
+        cursor.finish()?;
+        Ok(Self {
+            step,
+            attempt,
+            world,
+            chunk_bytes,
+            entries,
+        })
+    }
+}
+
+/// An entry of the part of a rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Whose part it is in.
+    pub rank: u32,
+    /// The entry.
+    pub entry: Entry,
+}
+
+impl Found {
+    /// What they are sorted by.
+    pub(crate) fn order(&self) -> (&str, &[u64], u32) {
+        let (name, offsets) = self.entry.order();
+        (name, offsets, self.rank)
+    }
+
+    pub(crate) fn take(cursor: &mut Cursor<'_>) -> Result<Self> {
+        let rank = cursor.varint()?;
+        let Some(rank) = u32::try_from(rank).ok().filter(|rank| *rank < WORLD_MAX) else {
+            return Err(cursor.corrupt("an entry is of a rank that cannot be"));
+        };
+        let entry = Entry::take(cursor)?;
+        Ok(Self { rank, entry })
+    }
+}
+
+/// An index as it is stored.
+#[derive(Debug)]
+pub(crate) struct IndexBytes {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) hash: Digest,
+    pub(crate) head_bytes: u32,
+}
+
+/// Write the index of these entries, in any order. `head.entries` is filled in.
+pub(crate) fn encode(mut head: IndexHead, mut found: Vec<Found>) -> IndexBytes {
+    found.sort_unstable_by(|a, b| a.order().cmp(&b.order()));
+    let mut bytes = Vec::new();
+    let mut tree = NamedBuilder::new(&mut bytes, Kind::Index);
+    let mut record = Vec::new();
+    for Found { rank, entry } in &found {
+        record.clear();
+        record.put_varint(u64::from(*rank));
+        entry.put(&mut record);
+        tree.push(&entry.name, &record);
+    }
+    head.entries = tree.finish();
+    let mut head_bytes = Vec::new();
+    head.put(&mut head_bytes);
+    let (hash, head_bytes) = put_trailer(&mut bytes, &head_bytes);
+    IndexBytes {
+        bytes,
+        hash,
+        head_bytes,
+    }
+}

@@ -1,0 +1,60 @@
+//! Checkpoint: saves state so that what is visible is whole, and what is damaged is refused.
+//!
+//! A checkpoint is a payload and a part for each rank, and one manifest whose atomic publication is the commit. Everything is hashed, up to one root.
+//!
+//! ```text
+//! save:  items -> chunks, hashed -> payload (a safetensors file), then part -> [all ranks] -> index, manifest: the commit
+//! load:  manifest -> index or parts, page by page -> plan: which chunks -> read, verified -> the caller's memory
+//! ```
+//!
+//! - [`Save`]: one attempt at one step, over all ranks; [`Publish`]: how it becomes visible;
+//! - [`Checkpoint`]: an open one; [`Want`], [`Loaded`]: any box of any tensor, whoever saved it;
+//! - [`Value`]: what is not a tensor, without pickle; [`Dtype`], [`SliceSpec`]: what is;
+//! - [`list`](fn@list), [`newest`], [`verify`](fn@verify), [`diff`](fn@diff), [`gc`](fn@gc).
+//!
+//! The bytes are specified in `docs/formats/checkpoint.md`. `wire`, `tree`, `part`, `index`, `manifest` and `layout` are pure; `pages` and `open` read, `save` and
+//! `commit` write.
+
+mod commit;
+mod diff;
+mod dtype;
+mod entry;
+#[cfg(fuzzing)]
+pub mod fuzz;
+mod gc;
+mod hash;
+mod index;
+mod layout;
+mod list;
+mod load;
+mod manifest;
+mod names;
+mod open;
+mod pages;
+mod part;
+mod pin;
+mod save;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod value;
+mod verify;
+mod wire;
+
+pub use commit::Committed;
+pub use diff::{Change, Diff, Difference, diff};
+pub use dtype::Dtype;
+pub use entry::{Alias, ChunkRecord, Codec, Content, Entry, SliceSpec};
+pub use gc::{Collected, GcOptions, gc};
+pub use hash::{Digest, HashKind};
+pub use index::Found;
+pub use list::{Listed, list, newest};
+pub use load::{Loaded, Want};
+pub use manifest::{BaseRow, FileRow, METADATA_BYTES_MAX, Manifest, Publish};
+pub use names::{Attempt, Form, WORLD_MAX};
+pub use open::Checkpoint;
+pub use part::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, FORMAT, NAME_BYTES_MAX, PartHead, PayloadRow};
+pub use pin::PIN_AGE_MAX;
+pub use save::{CHUNK_BYTES_DEFAULT, Item, ItemData, RankSaved, Save, SaveOptions};
+pub use value::{Array, DEPTH_MAX, DIMS_MAX, Named, VALUE_BYTES_MAX, Value};
+pub use verify::{DAMAGES_KEPT_MAX, Damage, Verified, verify};

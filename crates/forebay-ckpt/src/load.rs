@@ -1,0 +1,72 @@
+//! Loading: from wanted boxes of tensors to verified bytes in the caller's memory.
+//!
+//! ```text
+//! Want (name, box, memory) -> find slices -> [plan]: which chunks, which of their bytes go where
+//!                                              |-- whole chunks that lie in a row here and there: read straight into the memory, then hashed there
+//!                                              `-- others: read into leased memory, hashed, and the wanted rows copied
+//! ```
+//!
+//! Memory is given back only when every chunk has held its hash. Only chunks that overlap with what is wanted are read; of a chunk, all, since its
+//! hash is of all of it.
+
+mod fetch;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use forebay_core::{Error, ErrorKind, Ledger, Result};
+use forebay_io::AlignedBuf;
+
+use crate::entry::{Content, SliceSpec};
+use crate::open::Checkpoint;
+
+/// A box of a tensor that is wanted, and the memory for it.
+#[derive(Debug)]
+pub struct Want {
+    /// Name of the tensor.
+    pub name: String,
+    /// First element in each dimension.
+    pub offsets: Vec<u64>,
+    /// Elements in each dimension.
+    pub lengths: Vec<u64>,
+    /// As many bytes as the box has.
+    pub memory: AlignedBuf,
+}
+
+/// What was loaded: the memory of each want, in their order.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Filled memory.
+    pub memory: Vec<AlignedBuf>,
+    /// Which way the bytes came, all of them verified; not those of parts and index, which [`Checkpoint::ledger`] has.
+    pub ledger: Ledger,
+}
+
+impl Checkpoint {
+    /// dtype and shape of a tensor; `None` when there is none of that name.
+    pub async fn tensor(&self, name: &str) -> Result<Option<SliceSpec>> {
+        let found = self.find(name).await?;
+        let mut slices = found.into_iter().filter_map(|found| match found.entry.content {
+            Content::Slice { spec, .. } => Some(spec),
+            _ => None,
+        });
+        let first = slices.next();
+        Ok(first.map(|spec| SliceSpec::whole(spec.dtype, &spec.shape)))
+    }
+
+    /// Fill the memory of every want. `NotFound` names a tensor that is not there, `Corrupt` the tensor and the bytes that are damaged or
+    /// that no slice has.
+    pub async fn load(&self, wants: Vec<Want>) -> Result<Loaded> {
+        let mut plans = Vec::with_capacity(wants.len());
+        for want in &wants {
+            plans.push(plan::plan(self, want).await?);
+        }
+        fetch::fetch(self, wants, plans).await
+    }
+}
+
+/// An error about a tensor.
+fn about(kind: ErrorKind, name: &str, message: &str) -> Error {
+    let shown: String = name.chars().take(200).collect();
+    Error::new(kind, "load", format!("{shown:?}: {message}")).with_field(shown)
+}

@@ -1,0 +1,301 @@
+//! Reads what plans need, checks it, and brings it to its place.
+//!
+//! Direct runs are pieces split off the caller's memory: chunks that lie one after the other in the payload, in the slice and in the memory. Everything
+//! else goes through leased memory.
+
+use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Result, Span};
+use forebay_io::{AlignedBuf, Class, Pages};
+use forebay_store::{ReadOptions, Store};
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use super::plan::{Copy, Needed, Part, Plan};
+use super::{Loaded, Want, about};
+use crate::entry::Codec;
+use crate::hash::HashKind;
+use crate::open::Checkpoint;
+use crate::pages::Source;
+
+/// Bytes of one read: large enough for the fastest disks, small enough that hashing one read goes on beside the next.
+const READ_BYTES_MAX: u64 = 16 << 20;
+
+/// Reads in flight: past the knee of every disk measured, and of an object store's round trips.
+const READS_IN_FLIGHT: usize = 16;
+
+/// Chunks that lie one after the other in one payload.
+#[derive(Debug)]
+struct Run {
+    want: usize,
+    key: Key,
+    /// In the payload.
+    span: Span,
+    chunks: Vec<Needed>,
+    /// For direct runs, where in the memory of the want.
+    to: u64,
+}
+
+/// A run and what is to be copied of it.
+#[derive(Debug)]
+struct Bounce {
+    run: Run,
+    copies: Vec<Copy>,
+}
+
+pub(super) async fn fetch(checkpoint: &Checkpoint, wants: Vec<Want>, plans: Vec<Plan>) -> Result<Loaded> {
+    let (mut direct, mut bounces) = (Vec::new(), Vec::new());
+    for (index, plan) in plans.into_iter().enumerate() {
+        for part in plan.parts {
+            sort_out(index, part, &mut direct, &mut bounces)?;
+        }
+    }
+    let names: Vec<String> = wants.iter().map(|want| want.name.clone()).collect();
+    let memory = wants.into_iter().map(|want| want.memory).collect();
+    let source = checkpoint.source();
+    let hash = checkpoint.manifest().hash;
+    let job = Job {
+        source,
+        hash,
+        names: &names,
+    };
+    let mut ledger = Ledger::default();
+    let mut memory = job.read_direct(memory, direct, &mut ledger).await?;
+    job.read_bounced(&mut memory, bounces, &mut ledger).await?;
+    Ok(Loaded { memory, ledger })
+}
+
+/// Chunks that lie whole within one copy are read straight to their place; others are bounced.
+fn sort_out(want: usize, part: Part, direct: &mut Vec<Run>, bounces: &mut Vec<Bounce>) -> Result<()> {
+    let mut copies = part.copies.iter().peekable();
+    for needed in part.chunks {
+        if needed.record.codec != Codec::Raw || needed.record.is_sealed {
+            let message = "a chunk is compressed or sealed, which this version cannot read";
+            return Err(Error::new(ErrorKind::Unsupported, "load", message));
+        }
+        while copies
+            .next_if(|copy| copy.from.end() <= needed.span.start())
+            .is_some()
+        {}
+        let whole = copies.peek().filter(|copy| copy.from.contains(needed.span));
+        if let Some(copy) = whole {
+            let to = copy.to + (needed.span.start() - copy.from.start());
+            add(direct, want, needed, to, |run| run.to + run.span.len() == to);
+            continue;
+        }
+        let mut here = Vec::new();
+        for copy in part
+            .copies
+            .iter()
+            .skip(first_at(&part.copies, needed.span.start()))
+        {
+            let Some(from) = copy.from.intersect(needed.span) else {
+                break;
+            };
+            here.push(Copy {
+                from,
+                to: copy.to + (from.start() - copy.from.start()),
+            });
+        }
+        let mut alone = Vec::new();
+        add(&mut alone, want, needed, 0, |_| false);
+        bounces.extend(alone.into_iter().map(|run| Bounce {
+            run,
+            copies: here.clone(),
+        }));
+    }
+    Ok(())
+}
+
+/// The first of ascending copies that ends behind a byte.
+fn first_at(copies: &[Copy], byte: u64) -> usize {
+    copies.partition_point(|copy| copy.from.end() <= byte)
+}
+
+fn add(runs: &mut Vec<Run>, want: usize, needed: Needed, to: u64, follows: impl Fn(&Run) -> bool) {
+    let span = needed.record.span();
+    let key = needed.payload.key();
+    if let Some(last) = runs.last_mut()
+        && last.want == want
+        && last.key == key
+        && last.span.end() == span.start()
+        && follows(last)
+        && last.span.len() + span.len() <= READ_BYTES_MAX
+        && let Ok(joined) = Span::new(last.span.start(), span.end())
+    {
+        last.span = joined;
+        last.chunks.push(needed);
+        return;
+    }
+    runs.push(Run {
+        want,
+        key,
+        span,
+        chunks: vec![needed],
+        to,
+    });
+}
+
+/// What reading needs.
+struct Job<'a> {
+    source: &'a Source,
+    hash: HashKind,
+    names: &'a [String],
+}
+
+impl Job<'_> {
+    async fn read_direct(
+        &self,
+        memory: Vec<AlignedBuf>,
+        mut runs: Vec<Run>,
+        ledger: &mut Ledger,
+    ) -> Result<Vec<AlignedBuf>> {
+        runs.sort_by_key(|run| (run.want, run.to));
+        let mut pieces = Vec::new();
+        let mut runs = runs.into_iter().peekable();
+        for (want, mut rest) in memory.into_iter().enumerate() {
+            let mut at = 0;
+            while let Some(run) = runs.next_if(|run| run.want == want) {
+                let mut piece = rest.split_off((run.to - at) as usize);
+                pieces.push((want, rest, None));
+                rest = piece.split_off(run.span.len() as usize);
+                at = run.to + run.span.len();
+                pieces.push((want, piece, Some(run)));
+            }
+            pieces.push((want, rest, None));
+        }
+        let reads = pieces.into_iter().map(|(want, piece, run)| async move {
+            match run {
+                None => Ok((want, piece, Ledger::default())),
+                Some(run) => {
+                    let (piece, ledger) = self.read_run(&run, piece).await?;
+                    Ok::<_, Error>((want, piece, ledger))
+                }
+            }
+        });
+        let mut reads = stream::iter(reads).buffered(READS_IN_FLIGHT);
+        let mut joined: Vec<Vec<AlignedBuf>> = Vec::new();
+        while let Some((want, piece, read)) = reads.try_next().await? {
+            ledger.merge(&read);
+            if joined.len() <= want {
+                joined.push(Vec::new());
+            }
+            let Some(pieces) = joined.last_mut() else { continue };
+            let alone = match pieces.last_mut() {
+                Some(last) => last.unsplit(piece).err(),
+                None => Some(piece),
+            };
+            pieces.extend(alone);
+        }
+        joined.into_iter().map(|pieces| join(pieces, ledger)).collect()
+    }
+
+    async fn read_bounced(
+        &self,
+        memory: &mut [AlignedBuf],
+        bounces: Vec<Bounce>,
+        ledger: &mut Ledger,
+    ) -> Result<()> {
+        let pool = self.source.context.pool();
+        let reads = stream::iter(bounces)
+            // Leased in order: were a later read to hold the last memory, the one before would wait for ever.
+            .then(|bounce| async move {
+                let lease = pool.lease(bounce.run.span.len() as usize).await??;
+                Ok::<_, Error>((bounce, lease))
+            })
+            .map(|leased| async move {
+                let (bounce, mut lease) = leased?;
+                lease.set_len(bounce.run.span.len() as usize);
+                let (lease, read) = self.read_run(&bounce.run, lease).await?;
+                Ok::<_, Error>((bounce, lease, read))
+            });
+        let mut reads = std::pin::pin!(reads.buffered(READS_IN_FLIGHT));
+        while let Some((Bounce { run, copies }, lease, read)) = reads.try_next().await? {
+            ledger.merge(&read);
+            let start = run.chunks.first().map_or(0, |chunk| chunk.span.start());
+            for copy in copies {
+                let from = lease.get(copy.from.relative_to(start));
+                let to = memory.get_mut(run.want).and_then(|memory| {
+                    let end = copy.to + copy.from.len();
+                    memory.get_mut(copy.to as usize..end as usize)
+                });
+                let (Some(from), Some(to)) = (from, to) else {
+                    return Err(Error::new(ErrorKind::Internal, "load", "a copy goes nowhere"));
+                };
+                to.copy_from_slice(from);
+                let path = read.paths.keys().next().copied().unwrap_or(DataPath::Memory);
+                ledger.record_copy(path, copy.from.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// Read a run and compare each of its chunks with its hash.
+    async fn read_run(&self, run: &Run, piece: AlignedBuf) -> Result<(AlignedBuf, Ledger)> {
+        let options = ReadOptions {
+            class: Class::Data,
+            ..ReadOptions::default()
+        };
+        let store: &dyn Store = &*self.source.store;
+        let name = self.names.get(run.want).map_or("", String::as_str);
+        let done = store.read_into(&run.key, run.span, piece, &options).await;
+        let done = done.map_err(|error| self.unreadable(run, name, error))?;
+        let (buf, mut ledger) = (done.buf, done.ledger);
+        if !self.source.checks {
+            return Ok((buf, ledger));
+        }
+        let (hash, chunks, start) = (self.hash, run.chunks.clone(), run.span.start());
+        let checking = tokio::task::spawn_blocking(move || {
+            let bad = chunks.into_iter().find(|chunk| {
+                let stored = buf.get(chunk.record.span().relative_to(start));
+                !stored.is_some_and(|stored| chunk.record.holds(hash, &chunk.place, stored))
+            });
+            (buf, bad)
+        });
+        let (buf, bad) = checking.await.map_err(|error| {
+            Error::new(ErrorKind::Internal, "load", "hashing was broken off").with_source(error)
+        })?;
+        if let Some(chunk) = bad {
+            let message = format!(
+                "bytes {} of its slice are damaged: what is stored at {} does not hold its hash",
+                chunk.span,
+                chunk.record.span()
+            );
+            return Err(about(ErrorKind::Corrupt, name, &message).at(self
+                .source
+                .store
+                .location()
+                .join(&run.key)));
+        }
+        ledger.verified_bytes += run.span.len();
+        Ok((buf, ledger))
+    }
+
+    fn unreadable(&self, run: &Run, name: &str, error: Error) -> Error {
+        let kind = match error.kind() {
+            // A payload that a manifest names must be there, whole.
+            ErrorKind::NotFound | ErrorKind::InvalidInput => ErrorKind::Corrupt,
+            kind => kind,
+        };
+        about(kind, name, "what is stored cannot be read")
+            .with_source(error)
+            .at(self.source.store.location().join(&run.key))
+    }
+}
+
+/// Pieces of one memory as one again. A read that was tried again comes back in other memory; only then everything is copied together.
+fn join(mut pieces: Vec<AlignedBuf>, ledger: &mut Ledger) -> Result<AlignedBuf> {
+    if pieces.len() == 1
+        && let Some(whole) = pieces.pop()
+    {
+        return Ok(whole);
+    }
+    let len = pieces.iter().map(|piece| piece.len()).sum();
+    let mut whole = AlignedBuf::alloc(len, Pages::default())?;
+    let mut at = 0;
+    for piece in &pieces {
+        if let Some(place) = whole.get_mut(at..at + piece.len()) {
+            place.copy_from_slice(piece);
+        }
+        at += piece.len();
+    }
+    ledger.record_copy(DataPath::Memory, len as u64);
+    Ok(whole)
+}

@@ -1,0 +1,348 @@
+//! An open checkpoint: its manifest, and whatever of its parts and index was needed so far.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forebay_core::{Error, ErrorKind, Key, Ledger, Result, Span};
+use forebay_store::{Context, ReadOptions, Store, StoreExt};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use tokio::sync::OnceCell;
+
+use crate::entry::{ChunkRecord, Content, Entry};
+use crate::hash::sha256;
+use crate::index::{Found, IndexHead};
+use crate::list::find_gone;
+use crate::manifest::{FileRow, MANIFEST_BYTES_MAX, Manifest};
+use crate::names::{Attempt, Piece, manifest_key, piece_key};
+use crate::pages::{PageFile, Source};
+use crate::part::{PartHead, PayloadRow};
+use crate::tree::Kind;
+use crate::value::Value;
+
+/// Parts opened at once: hides the latency of an object store and keeps memory small.
+const PARTS_AT_ONCE: usize = 32;
+
+/// Read a small object whole.
+pub(crate) async fn read_small(
+    store: &Arc<dyn Store>,
+    context: &Context,
+    key: &Key,
+    bytes_max: u64,
+) -> Result<(Bytes, Ledger)> {
+    let meta = store.head(key).await?;
+    if meta.size > bytes_max {
+        let message = format!("it has {} bytes, and at most {bytes_max} are expected", meta.size);
+        return Err(Error::new(ErrorKind::Corrupt, "read checkpoint", message).at(store.location().join(key)));
+    }
+    if meta.size == 0 {
+        return Ok((Bytes::new(), Ledger::default()));
+    }
+    let options = ReadOptions {
+        version: meta.version,
+        ..ReadOptions::default()
+    };
+    let span = Span::first(meta.size);
+    let (buf, ledger) = store.read(key, span, &options, context).await?;
+    Ok((Bytes::copy_from_slice(&buf), ledger))
+}
+
+/// An open part.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) head: PartHead,
+    pub(crate) file: PageFile,
+}
+
+impl Part {
+    /// Open the part of a rank, of `bytes` bytes; compared with what the manifest says where there is one.
+    pub(crate) async fn open(
+        source: &Source,
+        (step, attempt, rank): (u64, Attempt, u32),
+        bytes: u64,
+        row: Option<&FileRow>,
+    ) -> Result<Self> {
+        let key = piece_key(step, attempt, Piece::Part(rank));
+        let (file, head) = PageFile::open(source, key, bytes, row.map(|row| &row.hash)).await?;
+        let head = PartHead::parse(&head).map_err(|error| file.name_in(error))?;
+        if (head.step, head.attempt, head.rank) != (step, attempt, rank) {
+            let message = format!(
+                "this is the part of rank {} of attempt {} at step {}",
+                head.rank, head.attempt, head.step
+            );
+            return Err(file.name_in(Error::new(ErrorKind::Corrupt, "read checkpoint", message)));
+        }
+        Ok(Self { head, file })
+    }
+
+    /// Entries of a name.
+    pub(crate) async fn find(&self, name: &str) -> Result<Vec<Entry>> {
+        self.file.find(&self.head.entries, name).await
+    }
+
+    /// Chunk records.
+    pub(crate) async fn chunks(&self, first: u64, count: u64) -> Result<Vec<ChunkRecord>> {
+        let chunks = self.file.chunks(&self.head.chunks, first, count).await?;
+        for chunk in &chunks {
+            self.payload(chunk)?;
+        }
+        Ok(chunks)
+    }
+
+    /// The payload that a chunk lies in; refuses a chunk that does not lie in it.
+    pub(crate) fn payload(&self, chunk: &ChunkRecord) -> Result<&PayloadRow> {
+        let row = self.head.payloads.get(chunk.payload as usize);
+        let fits = row.filter(|row| chunk.offset >= row.head_bytes && chunk.span().end() <= row.bytes);
+        fits.ok_or_else(|| {
+            let message = "a chunk does not lie within any payload of its part";
+            self.file
+                .name_in(Error::new(ErrorKind::Corrupt, "read checkpoint", message))
+        })
+    }
+
+    /// Bytes among the values.
+    pub(crate) async fn value(&self, span: Span) -> Result<Vec<u8>> {
+        let root = &self.head.values;
+        self.file
+            .numbered(Kind::Values, root, span.start(), span.len())
+            .await
+    }
+}
+
+#[derive(Debug)]
+struct Index {
+    head: IndexHead,
+    file: PageFile,
+}
+
+/// A committed checkpoint; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Checkpoint(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    source: Source,
+    manifest: Manifest,
+    parts: Vec<OnceCell<Arc<Part>>>,
+    index: OnceCell<Option<Index>>,
+    ledger: Ledger,
+}
+
+impl Checkpoint {
+    /// Open the checkpoint of a step: reads its manifest and nothing else.
+    pub async fn open(store: Arc<dyn Store>, context: &Context, step: u64) -> Result<Self> {
+        let checks = true;
+        let context = context.clone();
+        Self::open_with(
+            Source {
+                store,
+                context,
+                checks,
+            },
+            step,
+        )
+        .await
+    }
+
+    pub(crate) async fn open_with(source: Source, step: u64) -> Result<Self> {
+        let found = read_manifest(&source, step).await?;
+        let (manifest, ledger) = found.ok_or_else(|| no_checkpoint(&source, step))?;
+        // After the manifest was read: a gc that declares it gone does so before it removes anything.
+        if find_gone(&source, step, manifest.attempt).await? {
+            return Err(no_checkpoint(&source, step).with_hint("it was removed by gc"));
+        }
+        Ok(Self::with_manifest(source, manifest, ledger))
+    }
+
+    pub(crate) fn with_manifest(source: Source, manifest: Manifest, ledger: Ledger) -> Self {
+        let parts = manifest.parts.iter().map(|_| OnceCell::new()).collect();
+        Self(Arc::new(Inner {
+            source,
+            manifest,
+            parts,
+            index: OnceCell::new(),
+            ledger,
+        }))
+    }
+
+    /// What makes it a checkpoint.
+    pub fn manifest(&self) -> &Manifest {
+        &self.0.manifest
+    }
+
+    /// Its step.
+    pub fn step(&self) -> u64 {
+        self.0.manifest.step
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.0.source
+    }
+
+    /// Which way manifest, parts and index came so far.
+    pub fn ledger(&self) -> Ledger {
+        let mut ledger = self.0.ledger.clone();
+        for part in self.0.parts.iter().filter_map(OnceCell::get) {
+            ledger.merge(&part.file.ledger());
+        }
+        if let Some(Some(index)) = self.0.index.get() {
+            ledger.merge(&index.file.ledger());
+        }
+        ledger
+    }
+
+    /// The part of a rank.
+    pub(crate) async fn part(&self, rank: u32) -> Result<Arc<Part>> {
+        let manifest = &self.0.manifest;
+        let at = rank as usize;
+        let (Some(row), Some(cell)) = (manifest.parts.get(at), self.0.parts.get(at)) else {
+            let message = format!("an entry is of rank {rank}, but there are {}", manifest.world());
+            return Err(Error::new(ErrorKind::Corrupt, "read checkpoint", message));
+        };
+        let open = || async {
+            let id = (manifest.step, manifest.attempt, rank);
+            let part = Part::open(&self.0.source, id, row.bytes, Some(row)).await?;
+            let (head, file) = (&part.head, &part.file);
+            let is_of_this = head.world == manifest.world()
+                && head.hash == manifest.hash
+                && head.chunk_bytes == manifest.chunk_bytes
+                && head
+                    .features
+                    .iter()
+                    .all(|feature| manifest.features.contains(feature))
+                && head.payloads.iter().all(|payload| manifest.names(payload));
+            if is_of_this {
+                return Ok(Arc::new(part));
+            }
+            let message = "this part says other things than its manifest";
+            Err(file.name_in(Error::new(ErrorKind::Corrupt, "read checkpoint", message)))
+        };
+        cell.get_or_try_init(open).await.cloned()
+    }
+
+    async fn index(&self) -> Result<Option<&Index>> {
+        let manifest = &self.0.manifest;
+        let Some(row) = &manifest.index else {
+            return Ok(None);
+        };
+        let open = || async {
+            let key = piece_key(manifest.step, manifest.attempt, Piece::Index);
+            let (file, head) = PageFile::open(&self.0.source, key, row.bytes, Some(&row.hash)).await?;
+            let head = IndexHead::parse(&head).map_err(|error| file.name_in(error))?;
+            let is_of_this = head.step == manifest.step
+                && head.attempt == manifest.attempt
+                && head.world == manifest.world()
+                && head.chunk_bytes == manifest.chunk_bytes;
+            if is_of_this {
+                return Ok(Some(Index { head, file }));
+            }
+            let message = "this index says other things than its manifest";
+            Err(file.name_in(Error::new(ErrorKind::Corrupt, "read checkpoint", message)))
+        };
+        Ok(self.0.index.get_or_try_init(open).await?.as_ref())
+    }
+
+    /// All entries of a name, over all ranks: by the index where there is one, else part by part.
+    pub async fn find(&self, name: &str) -> Result<Vec<Found>> {
+        if let Some(index) = self.index().await? {
+            let found: Vec<Found> = index.file.find(&index.head.entries, name).await?;
+            return Ok(found);
+        }
+        let ranks = stream::iter(0..self.0.manifest.world());
+        let found = ranks.map(|rank| async move {
+            let entries = self.part(rank).await?.find(name).await?;
+            let found = entries.into_iter().map(|entry| Found { rank, entry });
+            Ok::<_, Error>(found.collect::<Vec<_>>())
+        });
+        let mut found = found.buffered(PARTS_AT_ONCE);
+        let mut all = Vec::new();
+        while let Some(more) = found.try_next().await? {
+            all.extend(more);
+        }
+        all.sort_by(|a, b| a.order().cmp(&b.order()));
+        Ok(all)
+    }
+
+    /// Every entry, by name, offsets and rank.
+    pub async fn entries(&self) -> Result<Vec<Found>> {
+        let mut all = Vec::new();
+        if let Some(index) = self.index().await? {
+            let mut keep = |found: Found| {
+                all.push(found);
+                Ok(())
+            };
+            index.file.scan(&index.head.entries, &mut keep).await?;
+            return Ok(all);
+        }
+        self.entries_of_parts().await
+    }
+
+    /// Every entry as the parts have it, without the index.
+    pub(crate) async fn entries_of_parts(&self) -> Result<Vec<Found>> {
+        let mut all = Vec::new();
+        let ranks = stream::iter(0..self.0.manifest.world());
+        let mut parts = ranks.map(|rank| self.part(rank)).buffered(PARTS_AT_ONCE);
+        while let Some(part) = parts.try_next().await? {
+            let rank = part.head.rank;
+            let mut keep = |entry: Entry| {
+                all.push(Found { rank, entry });
+                Ok(())
+            };
+            part.file.scan(&part.head.entries, &mut keep).await?;
+        }
+        all.sort_by(|a, b| a.order().cmp(&b.order()));
+        Ok(all)
+    }
+
+    /// A typed value by its name, of the first rank that has it.
+    pub async fn value(&self, name: &str) -> Result<Option<Value>> {
+        for Found { rank, entry } in self.find(name).await? {
+            if let Content::Value(span) = entry.content {
+                let bytes = self.part(rank).await?.value(span).await?;
+                return Ok(Some(Value::decode(&bytes)?));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The bytes of an opaque entry, which only their writer understands.
+    pub async fn opaque(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        for Found { rank, entry } in self.find(name).await? {
+            if let Content::Opaque(span) = entry.content {
+                return Ok(Some(self.part(rank).await?.value(span).await?));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The manifest of a step, when it is there.
+pub(crate) async fn read_manifest(source: &Source, step: u64) -> Result<Option<(Manifest, Ledger)>> {
+    let key = manifest_key(step);
+    let Source {
+        store,
+        context,
+        checks,
+    } = source;
+    let (bytes, ledger) = match read_small(store, context, &key, MANIFEST_BYTES_MAX).await {
+        Ok(read) => read,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let place = store.location().join(&key);
+    let manifest = Manifest::decode(&bytes).map_err(|error| error.at(&place))?;
+    if *checks && manifest.step != step {
+        let message = format!("this is the manifest of step {}", manifest.step);
+        return Err(Error::new(ErrorKind::Corrupt, "read checkpoint", message).at(&place));
+    }
+    Ok(Some((manifest, ledger)))
+}
+
+fn no_checkpoint(source: &Source, step: u64) -> Error {
+    let message = format!("there is no checkpoint of step {step}");
+    Error::new(ErrorKind::NotFound, "open checkpoint", message).at(source.store.location())
+}
+
+/// Compare the header of a payload, which no chunk covers, with its hash.
+pub(crate) fn header_holds(row: &PayloadRow, header: &[u8]) -> bool {
+    header.len() as u64 == row.head_bytes && sha256(&[header]) == row.head_hash
+}

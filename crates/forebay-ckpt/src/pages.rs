@@ -1,0 +1,350 @@
+//! Fetches pages of parts and indexes from a store, and checks each against the pointer it was found by.
+//!
+//! ```text
+//! open: the last 64 KiB: trailer, head, and with it the upper levels of most trees
+//! find: top page -> inner page -> leaf          one range of at most 16 KiB each
+//! scan: leaves in order                         by windows of some megabytes
+//! ```
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use forebay_core::{Error, ErrorKind, Key, Ledger, Result, Span};
+use forebay_store::{Context, ReadOptions, Store, StoreExt};
+
+use crate::entry::{ChunkRecord, Entry};
+use crate::hash::{Digest, sha256};
+use crate::index::Found;
+use crate::part::{NAME_BYTES_MAX, split_tail};
+use crate::tree::{
+    Kind, PAGE_BYTES, Pointer, Root, check_page, children_of, children_with, first_child, leaf_records,
+    named_children, numbered_children, open_page, page_above, pages_by_level,
+};
+use crate::wire::Cursor;
+
+/// Bytes at the end that are read first: head and upper pages of most parts.
+const TAIL_BYTES: u64 = 64 << 10;
+
+/// Bytes that a scan reads at once: few requests, and little memory beside many open parts.
+const WINDOW_BYTES: u64 = 4 << 20;
+
+/// An object made of pages.
+#[derive(Debug)]
+pub(crate) struct PageFile {
+    store: Arc<dyn Store>,
+    context: Context,
+    key: Key,
+    size: u64,
+    tail: Bytes,
+    /// What a scan read last.
+    window: Mutex<(u64, Bytes)>,
+    ledger: Mutex<Ledger>,
+    /// Off only in tests, which show that damage would go unnoticed without.
+    checks: bool,
+}
+
+/// Where pages are and whether they are checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) context: Context,
+    pub(crate) checks: bool,
+}
+
+impl PageFile {
+    /// Read the end of an object of `size` bytes; gives its head, whose hash is compared with `hash` where that is known.
+    pub(crate) async fn open(
+        source: &Source,
+        key: Key,
+        size: u64,
+        hash: Option<&Digest>,
+    ) -> Result<(Self, Bytes)> {
+        let Source {
+            store,
+            context,
+            checks,
+        } = source;
+        let mut file = Self {
+            store: Arc::clone(store),
+            context: context.clone(),
+            key,
+            size,
+            tail: Bytes::new(),
+            window: Mutex::default(),
+            ledger: Mutex::default(),
+            checks: *checks,
+        };
+        let head = file.read_head(hash).await;
+        let head = head.map_err(|error| file.name_in(error))?;
+        Ok((file, head))
+    }
+
+    async fn read_head(&mut self, hash: Option<&Digest>) -> Result<Bytes> {
+        let size = self.size;
+        self.tail = self
+            .read(Span::new(size.saturating_sub(TAIL_BYTES), size)?)
+            .await?;
+        let head_bytes = match split_tail(&self.tail, size)? {
+            Ok(head) => head.len(),
+            Err(head_bytes) => {
+                let needed = u64::from(head_bytes) + TAIL_BYTES;
+                self.tail = self.read(Span::new(size.saturating_sub(needed), size)?).await?;
+                split_tail(&self.tail, size)?.map_err(|_| cut_off())?.len()
+            }
+        };
+        let end = self.tail.len() - crate::part::TRAILER_BYTES;
+        let head = self.tail.slice(end - head_bytes..end);
+        if self.checks && hash.is_some_and(|hash| sha256(&[&head]) != *hash) {
+            let message = "the head is not the one that the manifest names: its hash does not hold";
+            return Err(Error::new(ErrorKind::Corrupt, "read checkpoint", message));
+        }
+        Ok(head)
+    }
+
+    async fn read(&self, span: Span) -> Result<Bytes> {
+        if span.end() > self.size {
+            return Err(cut_off());
+        }
+        let options = ReadOptions::default();
+        let read = self.store.read(&self.key, span, &options, &self.context).await;
+        let (buf, ledger) = read.map_err(|error| match error.kind() {
+            // The store's word for a range beyond the end.
+            ErrorKind::InvalidInput => cut_off().with_source(error),
+            _ => error,
+        })?;
+        self.ledger
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .merge(&ledger);
+        // Kept longer than memory of the pool may be.
+        Ok(Bytes::copy_from_slice(&buf))
+    }
+
+    /// Say in an error which object it is about.
+    pub(crate) fn name_in(&self, error: Error) -> Error {
+        error.at(self.store.location().join(&self.key))
+    }
+
+    /// Which way its bytes came so far.
+    pub(crate) fn ledger(&self) -> Ledger {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn kept(&self, span: Span) -> Option<Bytes> {
+        let tail_start = self.size - self.tail.len() as u64;
+        if span.start() >= tail_start && span.end() <= self.size {
+            return Some(self.tail.slice(span.relative_to(tail_start)));
+        }
+        let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let (start, bytes) = &*window;
+        let is_in = span.start() >= *start && span.end() <= start + bytes.len() as u64;
+        is_in.then(|| bytes.slice(span.relative_to(*start)))
+    }
+
+    /// The page of a pointer, checked; with `ahead`, what follows it is read along.
+    async fn page(&self, pointer: &Pointer, ahead: bool) -> Result<Bytes> {
+        let span = Span::at(pointer.offset, pointer.len.into())?;
+        let page = match self.kept(span) {
+            Some(page) => page,
+            None if ahead => {
+                let end = span.end().max((span.start() + WINDOW_BYTES).min(self.size));
+                let window = self.read(Span::new(span.start(), end)?).await?;
+                let page = window.slice(..pointer.len as usize);
+                *self.window.lock().unwrap_or_else(PoisonError::into_inner) = (span.start(), window);
+                page
+            }
+            None => self.read(span).await?,
+        };
+        if self.checks {
+            check_page(&page, pointer)?;
+        }
+        Ok(page)
+    }
+
+    /// The bytes of `count` records of a numbered tree.
+    pub(crate) async fn numbered(&self, kind: Kind, root: &Root, first: u64, count: u64) -> Result<Vec<u8>> {
+        let read = self.read_numbered(kind, root, first, count).await;
+        read.map_err(|error| self.name_in(error))
+    }
+
+    async fn read_numbered(&self, kind: Kind, root: &Root, first: u64, count: u64) -> Result<Vec<u8>> {
+        let record_bytes = kind.record_bytes().unwrap_or(1);
+        let end = first.checked_add(count).filter(|end| *end <= root.records);
+        let (Some(end), Some(top)) = (end, root.top) else {
+            if count == 0 {
+                return Ok(Vec::new());
+            }
+            return Err(corrupt("an entry points at records that are not there"));
+        };
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let per_leaf = leaf_records(record_bytes);
+        let levels = pages_by_level(root.records, record_bytes);
+        let (first_leaf, last_leaf) = (first / per_leaf, (end - 1) / per_leaf);
+        let ahead = last_leaf - first_leaf > 1;
+        let mut pages = vec![(0, top)];
+        for level in (1..root.levels).rev() {
+            let below = levels.get(usize::from(level) - 1).copied().unwrap_or(0);
+            let needed = page_above(first_leaf, level - 1)..=page_above(last_leaf, level - 1);
+            let mut next = Vec::new();
+            for (number, pointer) in pages {
+                let page = self.page(&pointer, false).await?;
+                let children = numbered_children(&page, kind, level, children_of(number, below))?;
+                let numbers = first_child(number)..;
+                next.extend(
+                    numbers
+                        .zip(children)
+                        .filter(|(number, _)| needed.contains(number)),
+                );
+            }
+            pages = next;
+        }
+        let mut records =
+            Vec::with_capacity((count as usize).saturating_mul(record_bytes).min(PAGE_BYTES * 64));
+        for (number, pointer) in pages {
+            let page = self.page(&pointer, ahead).await?;
+            let (mut cursor, there) = open_page(&page, kind, 0)?;
+            let leaf = number * per_leaf;
+            if u64::from(there) != per_leaf.min(root.records - leaf) {
+                return Err(cursor.corrupt("a leaf has other records than its place needs"));
+            }
+            let content = cursor.take(there as usize * record_bytes)?;
+            cursor.finish()?;
+            let from = first.saturating_sub(leaf) as usize * record_bytes;
+            let until = (end - leaf).min(there.into()) as usize * record_bytes;
+            records.extend_from_slice(content.get(from..until).unwrap_or_default());
+        }
+        Ok(records)
+    }
+
+    /// Chunk records `first..first + count`.
+    pub(crate) async fn chunks(&self, root: &Root, first: u64, count: u64) -> Result<Vec<ChunkRecord>> {
+        let bytes = self.numbered(Kind::Chunks, root, first, count).await?;
+        let mut cursor = Cursor::new(&bytes, "chunks");
+        let chunks = (0..count).map(|_| ChunkRecord::take(&mut cursor));
+        chunks.collect::<Result<_>>().map_err(|error| self.name_in(error))
+    }
+
+    /// All records of a name.
+    pub(crate) async fn find<R: Record>(&self, root: &Root, name: &str) -> Result<Vec<R>> {
+        let mut found = Vec::new();
+        let mut keep = |record: R| {
+            if record.name() == name {
+                found.push(record);
+            }
+            Ok(())
+        };
+        let walked = self.walk(root, Some(name), &mut keep).await;
+        walked.map_err(|error| self.name_in(error))?;
+        Ok(found)
+    }
+
+    /// Every record, in order.
+    pub(crate) async fn scan<R: Record>(
+        &self,
+        root: &Root,
+        each: &mut (dyn FnMut(R) -> Result<()> + Send),
+    ) -> Result<()> {
+        let walked = self.walk(root, None, each).await;
+        walked.map_err(|error| self.name_in(error))
+    }
+
+    async fn walk<R: Record>(
+        &self,
+        root: &Root,
+        name: Option<&str>,
+        each: &mut (dyn FnMut(R) -> Result<()> + Send),
+    ) -> Result<()> {
+        let mut pages: Vec<Pointer> = root.top.into_iter().collect();
+        for level in (1..root.levels).rev() {
+            let mut next = Vec::new();
+            for pointer in pages {
+                let page = self.page(&pointer, name.is_none()).await?;
+                let children = named_children(&page, R::KIND, level, NAME_BYTES_MAX)?;
+                let needed = match name {
+                    Some(name) => children_with(&children, name),
+                    None => 0..children.len(),
+                };
+                let needed = children.get(needed).unwrap_or_default();
+                next.extend(needed.iter().map(|child| child.pointer));
+            }
+            pages = next;
+        }
+        let ahead = name.is_none() || pages.len() > 2;
+        let mut last: Option<R> = None;
+        let mut records = 0;
+        for pointer in pages {
+            let page = self.page(&pointer, ahead).await?;
+            let (mut cursor, count) = open_page(&page, R::KIND, 0)?;
+            for _ in 0..count {
+                let record = R::take(&mut cursor)?;
+                if last.as_ref().is_some_and(|last| !last.is_before(&record)) {
+                    return Err(cursor.corrupt("entries do not ascend"));
+                }
+                if let Some(last) = last.replace(record) {
+                    each(last)?;
+                }
+                records += 1;
+            }
+            cursor.finish()?;
+        }
+        if let Some(last) = last {
+            each(last)?;
+        }
+        if name.is_none() && records != root.records {
+            return Err(corrupt("there are other entries than the head says"));
+        }
+        Ok(())
+    }
+}
+
+/// A record of a named tree.
+pub(crate) trait Record: Sized + Send {
+    /// The tree it is of.
+    const KIND: Kind;
+
+    fn take(cursor: &mut Cursor<'_>) -> Result<Self>;
+    fn name(&self) -> &str;
+    fn is_before(&self, other: &Self) -> bool;
+}
+
+impl Record for Entry {
+    const KIND: Kind = Kind::Entries;
+
+    fn take(cursor: &mut Cursor<'_>) -> Result<Self> {
+        Entry::take(cursor)
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn is_before(&self, other: &Self) -> bool {
+        self.order() < other.order()
+    }
+}
+
+impl Record for Found {
+    const KIND: Kind = Kind::Index;
+
+    fn take(cursor: &mut Cursor<'_>) -> Result<Self> {
+        Found::take(cursor)
+    }
+
+    fn name(&self) -> &str {
+        &self.entry.name
+    }
+
+    fn is_before(&self, other: &Self) -> bool {
+        self.order() < other.order()
+    }
+}
+
+fn corrupt(message: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, "read checkpoint", message)
+}
+
+fn cut_off() -> Error {
+    corrupt("it is shorter than the checkpoint says")
+}

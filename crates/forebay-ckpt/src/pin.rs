@@ -1,0 +1,138 @@
+//! Pins: notes that an attempt is being saved, or that a gc is at work.
+//!
+//! A save puts its pin before it writes anything and removes it after the commit; gc reads pins before it reads manifests. So whatever gc meets is pinned,
+//! committed, or nobody's. A save that was killed leaves its pin, which expires.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_core::{Error, ErrorKind, Key, Result};
+use forebay_store::{Context, Entry as Row, ListOptions, PutMode, PutOptions, Store, StoreExt};
+use futures::StreamExt;
+use serde::{Deserialize, Serialize};
+
+use crate::names::{Attempt, PINS, gc_pin_key, pin_key};
+use crate::open::read_small;
+
+/// Most bytes of a pin that are read: it has a few numbers and a host name.
+const PIN_BYTES_MAX: u64 = 64 << 10;
+
+/// How long a pin holds when its owner does not remove it: longer than any save takes.
+pub const PIN_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// What a pin says.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub(crate) struct Pin {
+    /// The step and attempt that are being saved; none for a gc.
+    pub(crate) save: Option<(u64, Attempt)>,
+    /// The checkpoint whose chunks may be referenced.
+    pub(crate) base: Option<(u64, Attempt)>,
+    pub(crate) world: u32,
+    pub(crate) created_ns: u64,
+    pub(crate) host: String,
+}
+
+impl Pin {
+    pub(crate) fn new(context: &Context, world: u32) -> Self {
+        let created_ns = u64::try_from(context.clock().unix().as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            save: None,
+            base: None,
+            world,
+            created_ns,
+            host: host_name(),
+        }
+    }
+
+    pub(crate) fn is_expired(&self, now: Duration, age_max: Duration) -> bool {
+        let created = Duration::from_nanos(self.created_ns);
+        now.saturating_sub(created) > age_max
+    }
+
+    async fn put(&self, store: &dyn Store, key: &Key) -> Result<()> {
+        let bytes = serde_json::to_vec(self).map_err(|error| {
+            Error::new(ErrorKind::Internal, "pin", "a pin cannot be written").with_source(error)
+        })?;
+        let options = PutOptions {
+            mode: PutMode::Replace,
+            ..PutOptions::default()
+        };
+        store.put_bytes(key, &bytes, &options).await.map(drop)
+    }
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map_or_else(|_| String::new(), |name| name.trim().to_owned())
+}
+
+/// A pin in the store and what is in it.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) key: Key,
+    pub(crate) pin: Pin,
+}
+
+/// Note that an attempt is being saved.
+pub(crate) async fn put_save(store: &dyn Store, pin: &Pin) -> Result<()> {
+    match pin.save {
+        Some((_, attempt)) => pin.put(store, &pin_key(attempt)).await,
+        None => Err(Error::new(ErrorKind::Internal, "pin", "a pin of no attempt")),
+    }
+}
+
+/// Note that a gc is at work.
+pub(crate) async fn put_gc(store: &dyn Store, pin: &Pin, id: u64) -> Result<Key> {
+    let key = gc_pin_key(id);
+    pin.put(store, &key).await?;
+    Ok(key)
+}
+
+/// The pin of an attempt, when it is there.
+pub(crate) async fn of_attempt(
+    store: &Arc<dyn Store>,
+    context: &Context,
+    attempt: Attempt,
+) -> Result<Option<Pin>> {
+    read(store, context, &pin_key(attempt)).await
+}
+
+async fn read(store: &Arc<dyn Store>, context: &Context, key: &Key) -> Result<Option<Pin>> {
+    match read_small(store, context, key, PIN_BYTES_MAX).await {
+        Ok((bytes, _)) => {
+            let pin = serde_json::from_slice(&bytes).map_err(|error| {
+                Error::new(ErrorKind::Corrupt, "read pin", "this is no pin")
+                    .at(store.location().join(key))
+                    .with_source(error)
+                    .with_hint("when no save is running, remove it by hand")
+            })?;
+            Ok(Some(pin))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_pin(key: &Key) -> bool {
+    key.file_name()
+        .rsplit_once('.')
+        .is_some_and(|(_, ending)| ending == "pin")
+}
+
+/// All pins.
+pub(crate) async fn list(store: &Arc<dyn Store>, context: &Context) -> Result<Vec<Found>> {
+    let mut rows = store.list(&Key::parse(PINS)?, ListOptions { recursive: false });
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().await {
+        let key = match row {
+            Ok(Row::Object(meta)) if is_pin(&meta.key) => meta.key,
+            Ok(_) => continue,
+            Err(error) if error.kind() == ErrorKind::NotFound => break,
+            Err(error) => return Err(error),
+        };
+        if let Some(pin) = read(store, context, &key).await? {
+            found.push(Found { key, pin });
+        }
+    }
+    Ok(found)
+}

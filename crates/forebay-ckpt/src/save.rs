@@ -1,0 +1,337 @@
+//! Saving: one [`Save`] is one attempt at one step.
+//!
+//! ```text
+//! coordinator: Save::begin (pin) ------+------------------------------------------+--> commit.rs
+//! other ranks: Save::join (see the pin)-+                                          |
+//! every rank:  Save::rank: items -> [hash] -> what the base has is referenced -> [write] payload -> part
+//! ```
+//!
+//! - `prepare`: what cannot be saved is refused before anything is written;
+//! - `hash`: chunks are hashed by several threads, beside the writing where nothing depends on it;
+//! - `write`: the payload goes out in large aligned pieces, from the caller's memory where that is aligned.
+
+mod hash;
+mod prepare;
+mod rank;
+mod write;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_core::{Error, ErrorKind, Ledger, Result};
+use forebay_io::{Buf, Class};
+use forebay_store::{Context, PutMode, PutOptions, Store};
+
+use crate::entry::{Alias, SliceSpec};
+use crate::hash::HashKind;
+use crate::list::gone_of_step;
+use crate::manifest::Publish;
+use crate::names::{Attempt, check_rank, pin_key};
+use crate::open::{Checkpoint, read_manifest};
+use crate::pages::Source;
+use crate::part::check_chunk_bytes;
+use crate::pin::{self, Pin};
+use crate::value::Value;
+
+pub use rank::RankSaved;
+
+/// Bytes of a chunk unless told otherwise: a hash every 4 MiB costs nothing, and a damaged byte makes little more to read again.
+pub const CHUNK_BYTES_DEFAULT: u32 = 4 << 20;
+
+/// First and longest pause between two looks at the store, while other ranks are waited for.
+pub(crate) const LOOK_PAUSE: Duration = Duration::from_millis(20);
+/// See [`LOOK_PAUSE`].
+pub(crate) const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How to save.
+#[derive(Debug, Clone)]
+pub struct SaveOptions {
+    /// Which step.
+    pub step: u64,
+    /// The name of this try, the same on all ranks.
+    pub attempt: Attempt,
+    /// Ranks that save.
+    pub world: u32,
+    /// Hash of chunks.
+    pub hash: HashKind,
+    /// Bytes of a chunk: a power of two.
+    pub chunk_bytes: u32,
+    /// Reference chunks that the checkpoint of this step has. Where it cannot be used, a full save is made and says why.
+    pub base_step: Option<u64>,
+    /// How to publish.
+    pub publish: Publish,
+    /// Make an index over all parts; one rank needs none.
+    pub with_index: bool,
+    /// Class of service for local writes.
+    pub class: Class,
+}
+
+impl SaveOptions {
+    /// A full save with defaults.
+    pub fn new(step: u64, attempt: Attempt, world: u32) -> Self {
+        Self {
+            step,
+            attempt,
+            world,
+            hash: HashKind::default(),
+            chunk_bytes: CHUNK_BYTES_DEFAULT,
+            base_step: None,
+            publish: Publish::default(),
+            with_index: world > 1,
+            class: Class::Checkpoint,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        check_rank(0, self.world)?;
+        check_chunk_bytes(self.chunk_bytes).map_err(|why| Error::new(ErrorKind::InvalidInput, "save", why))
+    }
+}
+
+/// Something to be saved under a name.
+#[derive(Debug, Clone)]
+pub struct Item {
+    /// The name.
+    pub name: String,
+    /// What it is.
+    pub data: ItemData,
+}
+
+/// What is saved under a name.
+#[derive(Debug, Clone)]
+pub enum ItemData {
+    /// A slice of a tensor, its elements in row-major order.
+    Slice(SliceSpec, Buf),
+    /// A typed value.
+    Value(Value),
+    /// Bytes that only their writer understands.
+    Opaque(Vec<u8>),
+    /// Another name for a tensor.
+    Alias(Alias),
+}
+
+/// An attempt in progress.
+#[derive(Debug)]
+pub struct Save {
+    pub(crate) source: Source,
+    pub(crate) options: SaveOptions,
+    pub(crate) base: Option<Checkpoint>,
+    full_because: Option<String>,
+    /// Mode for objects that are named by the attempt.
+    pub(crate) file_mode: PutMode,
+}
+
+impl Save {
+    /// Begin as the coordinator: note the attempt, so that gc leaves it alone and other ranks may write. Refuses early what the commit would refuse.
+    pub async fn begin(store: Arc<dyn Store>, context: &Context, options: SaveOptions) -> Result<Self> {
+        options.check()?;
+        let checks = true;
+        let context = context.clone();
+        let source = Source {
+            store,
+            context,
+            checks,
+        };
+        let wanted = match options.base_step {
+            Some(step) => read_manifest(&source, step)
+                .await?
+                .map(|(found, _)| (step, found.attempt)),
+            None => None,
+        };
+        let mut pin = Pin::new(&source.context, options.world);
+        pin.save = Some((options.step, options.attempt));
+        pin.base = wanted;
+        pin::put_save(&*source.store, &pin).await?;
+        let begun = Self::begin_pinned(source.clone(), options.clone(), wanted).await;
+        if begun.is_err() {
+            remove_pin(&source, options.attempt).await;
+        }
+        begun
+    }
+
+    async fn begin_pinned(
+        source: Source,
+        options: SaveOptions,
+        wanted: Option<(u64, Attempt)>,
+    ) -> Result<Self> {
+        let refuse = |kind, message: String| Error::new(kind, "save", message).at(source.store.location());
+        if let Some(gone) = gone_of_step(&source, options.step).await? {
+            let message = format!("step {} is being removed (attempt {gone})", options.step);
+            return Err(
+                refuse(ErrorKind::Precondition, message).with_hint("run gc to its end, or save another step")
+            );
+        }
+        let there = source.store.head(&crate::names::manifest_key(options.step)).await;
+        match there {
+            Ok(_) if options.publish != Publish::Replace => {
+                let message = format!("step {} has a checkpoint already", options.step);
+                return Err(refuse(ErrorKind::AlreadyExists, message)
+                    .with_hint("replace it explicitly, or save another step"));
+            }
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let abilities = source.store.capabilities().await?;
+        if options.publish == Publish::IfAbsent && !abilities.put_if_absent.is_shown() {
+            let message = format!(
+                "this store does not show put-if-absent: {:?}",
+                abilities.put_if_absent
+            );
+            return Err(refuse(ErrorKind::Unsupported, message)
+                .with_hint("if nobody else saves here, ask for the single-writer way of publishing"));
+        }
+        let can = abilities.put_if_absent.is_shown() && abilities.upload_if_absent.is_shown();
+        let file_mode = if can { PutMode::IfAbsent } else { PutMode::Replace };
+        let (base, full_because) = open_base(&source, &options, wanted).await?;
+        Ok(Self {
+            source,
+            options,
+            base,
+            full_because,
+            file_mode,
+        })
+    }
+
+    /// Join as another rank: wait until the coordinator has noted the attempt.
+    pub async fn join(
+        store: Arc<dyn Store>,
+        context: &Context,
+        options: SaveOptions,
+        wait: Duration,
+    ) -> Result<Self> {
+        options.check()?;
+        let checks = true;
+        let context = context.clone();
+        let source = Source {
+            store,
+            context,
+            checks,
+        };
+        let look = || pin::of_attempt(&source.store, &source.context, options.attempt);
+        let pin = wait_for(wait, || async { look().await }).await?;
+        let fits =
+            |pin: &Pin| pin.save == Some((options.step, options.attempt)) && pin.world == options.world;
+        let Some(pin) = pin else {
+            let message = format!(
+                "rank 0 did not begin attempt {} at step {}",
+                options.attempt, options.step
+            );
+            return Err(Error::new(ErrorKind::Timeout, "save", message).at(source.store.location()));
+        };
+        if !fits(&pin) {
+            let message = "rank 0 saves another step, or with other ranks, under the same attempt";
+            return Err(Error::new(ErrorKind::InvalidInput, "save", message).at(source.store.location()));
+        }
+        let abilities = source.store.capabilities().await?;
+        let can = abilities.put_if_absent.is_shown() && abilities.upload_if_absent.is_shown();
+        let file_mode = if can { PutMode::IfAbsent } else { PutMode::Replace };
+        let (base, full_because) = open_base(&source, &options, pin.base).await?;
+        Ok(Self {
+            source,
+            options,
+            base,
+            full_because,
+            file_mode,
+        })
+    }
+
+    /// What this attempt is called, and how it saves.
+    pub fn options(&self) -> &SaveOptions {
+        &self.options
+    }
+
+    /// Why a full save is made although an incremental one was asked for.
+    pub fn full_because(&self) -> Option<&str> {
+        self.full_because.as_deref()
+    }
+
+    /// Save what one rank has: its payload, then its part. Durable when this returns, visible to nobody before the commit.
+    pub async fn rank(&self, rank: u32, items: Vec<Item>) -> Result<RankSaved> {
+        check_rank(rank, self.options.world)?;
+        rank::save(self, rank, items).await
+    }
+
+    /// Give up: the pin goes, and gc may remove what was written.
+    pub async fn abandon(self) {
+        remove_pin(&self.source, self.options.attempt).await;
+    }
+
+    pub(crate) fn put_options(&self) -> PutOptions {
+        PutOptions {
+            mode: self.file_mode,
+            class: self.options.class,
+            ..PutOptions::default()
+        }
+    }
+
+    /// Which way the bytes of the base came.
+    pub(crate) fn base_ledger(&self) -> Ledger {
+        self.base.as_ref().map(Checkpoint::ledger).unwrap_or_default()
+    }
+}
+
+pub(crate) async fn remove_pin(source: &Source, attempt: Attempt) {
+    if let Err(error) = source.store.delete(&pin_key(attempt)).await {
+        tracing::warn!(%error, "a pin stays until it expires");
+    }
+}
+
+/// The checkpoint to compare with, looked at after the pin names it; or why there is none.
+async fn open_base(
+    source: &Source,
+    options: &SaveOptions,
+    wanted: Option<(u64, Attempt)>,
+) -> Result<(Option<Checkpoint>, Option<String>)> {
+    let Some(step) = options.base_step else {
+        return Ok((None, None));
+    };
+    let full = |why: String| Ok((None, Some(why)));
+    let Some((_, attempt)) = wanted else {
+        return full(format!("there is no checkpoint of step {step}"));
+    };
+    if !options.hash.tells_contents_apart() {
+        return full(format!("{} is too short to tell contents apart", options.hash));
+    }
+    let base = match Checkpoint::open_with(source.clone(), step).await {
+        Ok(base) => base,
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported
+            ) =>
+        {
+            return full(error.to_string());
+        }
+        Err(error) => return Err(error),
+    };
+    let manifest = base.manifest();
+    if manifest.attempt != attempt {
+        return full(format!("the checkpoint of step {step} was replaced meanwhile"));
+    }
+    if manifest.hash != options.hash || manifest.chunk_bytes != options.chunk_bytes {
+        return full(format!(
+            "the checkpoint of step {step} has other chunks or hashes"
+        ));
+    }
+    Ok((Some(base), None))
+}
+
+/// Look again and again until there is something, or the time is over.
+pub(crate) async fn wait_for<T, F, Fut>(wait: Duration, look: F) -> Result<Option<T>>
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = Result<Option<T>>>,
+{
+    let deadline = tokio::time::Instant::now() + wait;
+    let mut pause = LOOK_PAUSE;
+    loop {
+        if let Some(found) = look().await? {
+            return Ok(Some(found));
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Ok(None);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LOOK_PAUSE_MAX);
+    }
+}

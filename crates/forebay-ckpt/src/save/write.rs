@@ -1,0 +1,115 @@
+//! Writes a payload: segments of memory one after the other, as an upload of large parts.
+//!
+//! A part that lies within one segment, at an aligned address, goes out from the caller's memory; any other is gathered into leased memory, and the ledger
+//! says so.
+
+use forebay_core::{DataPath, Error, Key, Ledger, Result, Span};
+use forebay_io::{Buf, PAGE};
+use forebay_store::{PutOptions, Upload};
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use crate::pages::Source;
+
+/// Parts in flight: enough for the fastest disk and for an object store, and 128 MiB of gathered memory at most with parts of 8 MiB.
+const PARTS_IN_FLIGHT: usize = 16;
+
+/// What a file consists of, in order.
+#[derive(Debug, Default)]
+pub(super) struct Segments {
+    list: Vec<(u64, Buf)>,
+    end: u64,
+}
+
+impl Segments {
+    pub(super) fn push(&mut self, buf: Buf) {
+        if !buf.is_empty() {
+            let start = self.end;
+            self.end += buf.len() as u64;
+            self.list.push((start, buf));
+        }
+    }
+
+    /// The segments that a span meets, and which bytes of them.
+    fn within(&self, span: Span) -> impl Iterator<Item = Buf> + '_ {
+        let first = self
+            .list
+            .partition_point(|(start, buf)| start + buf.len() as u64 <= span.start());
+        let rest = self.list.get(first..).unwrap_or_default();
+        rest.iter().map_while(move |(start, buf)| {
+            let own = Span::at(*start, buf.len() as u64).ok()?;
+            let here = own.intersect(span)?;
+            Some(buf.slice(here.relative_to(*start)))
+        })
+    }
+}
+
+/// Write the segments as one object.
+pub(super) async fn write(
+    source: &Source,
+    key: &Key,
+    segments: &Segments,
+    options: &PutOptions,
+) -> Result<Ledger> {
+    let part_bytes = source.context.limits().part_bytes;
+    if segments.end <= part_bytes {
+        let body: Vec<Buf> = segments.list.iter().map(|(_, buf)| buf.clone()).collect();
+        return Ok(source.store.put(key, body.into(), options).await?.ledger);
+    }
+    let options = PutOptions {
+        size_hint: Some(segments.end),
+        ..options.clone()
+    };
+    let upload = source.store.upload(key, &options).await?;
+    match send(source, &*upload, segments).await {
+        Ok(mut ledger) => {
+            ledger.merge(&upload.complete().await?.ledger);
+            Ok(ledger)
+        }
+        Err(error) => {
+            if let Err(error) = upload.abort().await {
+                tracing::warn!(%error, "cannot give up an upload");
+            }
+            Err(error)
+        }
+    }
+}
+
+async fn send(source: &Source, upload: &dyn Upload, segments: &Segments) -> Result<Ledger> {
+    let spans = Span::first(segments.end).pieces(upload.part_bytes());
+    let parts = (0u32..).zip(spans).map(|(index, span)| async move {
+        let (part, is_copy) = gather(source, segments, span).await?;
+        let mut ledger = upload.put_part(index, part).await?;
+        if is_copy {
+            let path = ledger.paths.keys().next().copied();
+            ledger.record_copy(path.unwrap_or(DataPath::Memory), span.len());
+        }
+        Ok::<_, Error>(ledger)
+    });
+    let mut parts = stream::iter(parts).buffer_unordered(PARTS_IN_FLIGHT);
+    let mut ledger = Ledger::default();
+    while let Some(part) = parts.try_next().await? {
+        ledger.merge(&part);
+    }
+    Ok(ledger)
+}
+
+/// One part as one buffer, and whether that took a copy.
+async fn gather(source: &Source, segments: &Segments, span: Span) -> Result<(Buf, bool)> {
+    let mut pieces = segments.within(span);
+    let first = pieces.next();
+    if let Some(first) = first
+        && first.len() as u64 == span.len()
+        && first.is_aligned(PAGE)
+    {
+        return Ok((first, false));
+    }
+    let mut part = source.context.pool().lease(span.len() as usize).await??;
+    let mut at = 0;
+    for piece in segments.within(span) {
+        if let Some(place) = part.get_mut(at..at + piece.len()) {
+            place.copy_from_slice(&piece);
+        }
+        at += piece.len();
+    }
+    Ok((part.freeze().slice(..span.len() as usize), true))
+}

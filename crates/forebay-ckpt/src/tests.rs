@@ -1,0 +1,12 @@
+//! Whole checkpoints on whole stores: saved, loaded in other shapes, damaged, crashed, collected.
+//!
+//! Inside the crate, since the tests of checkers run once with the checks off to show that they would see what the checks prevent.
+
+mod crash;
+mod damage;
+mod faults;
+mod gc;
+mod incremental;
+mod round_trip;
+mod scale;
+pub(crate) mod support;
