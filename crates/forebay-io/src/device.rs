@@ -18,6 +18,7 @@
 //! Why not `cudarc`: it panics where the library or one of its hundreds of symbols is missing, and thirty calls are needed here.
 
 mod driver;
+mod feeder;
 mod flight;
 mod info;
 mod limit;
@@ -31,6 +32,7 @@ mod strips;
 pub(crate) mod tests;
 
 pub use driver::Driver;
+pub use feeder::{Feeder, Targets};
 pub use flight::Flight;
 pub use info::{DeviceInfo, DeviceMemory};
 pub use limit::copy_limit;

@@ -86,6 +86,12 @@ impl Gds {
         Self::with_library(CuFile::system()?, device)
     }
 
+    /// The same where the kernel offers a way at all: opening the library to hear that it does not takes longer than many a load.
+    pub fn open_if_offered(device: &Device) -> Result<Self> {
+        probe::offered(Path::new("/"))?;
+        Self::open(device)
+    }
+
     /// With a library; an error says why reads could not be direct, or could not be shown to be.
     pub fn with_library(library: Arc<CuFile>, device: &Device) -> Result<Self> {
         let opened = {

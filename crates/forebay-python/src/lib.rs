@@ -58,11 +58,15 @@ fn forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<stream::PyNativeStream>()?;
     module.add_class::<upload::PyUpload>()?;
     module.add_class::<weights::PyNativeWeights>()?;
+    module.add_class::<weights::PyDeviceTensor>()?;
     module.add_function(wrap_pyfunction!(buffer::alloc, module)?)?;
     module.add_function(wrap_pyfunction!(copy::copy, module)?)?;
     module.add_function(wrap_pyfunction!(settings::configure, module)?)?;
     module.add_function(wrap_pyfunction!(process::engine, module)?)?;
     module.add_function(wrap_pyfunction!(weights::weights_header, module)?)?;
+    module.add_function(wrap_pyfunction!(weights::weights_load_device, module)?)?;
+    module.add_function(wrap_pyfunction!(weights::weights_warm, module)?)?;
+    module.add_function(wrap_pyfunction!(weights::gds_probe, module)?)?;
     module.add_function(wrap_pyfunction!(weights::weights_save, module)?)?;
     module.add_function(wrap_pyfunction!(weights::weights_serialize, module)?)?;
     module.add(

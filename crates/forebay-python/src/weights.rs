@@ -3,6 +3,8 @@
 //! An instance knows its files and their checked headers; loading gives every tensor as a `MutableBuffer` that owns its bytes alone, so that arrays
 //! over it may be written to and its memory goes when the last of them does. What is said in words crosses the border as JSON.
 
+mod device;
+mod dlpack;
 mod save;
 
 use std::path::PathBuf;
@@ -12,10 +14,12 @@ use forebay_core::{DataPath, Error, ErrorKind, Location, PathPolicy, Result};
 use forebay_store::Context;
 use forebay_store::cache::Mode;
 use forebay_weights::source::OpenOptions;
-use forebay_weights::{LoadOptions, LoadReport, Selection, Shard, Slice, Source, load_host};
+use forebay_weights::{DeviceReport, LoadOptions, LoadReport, Selection, Shard, Slice, Source, load_host};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use serde::Serialize;
 
+pub(crate) use self::device::{PyDeviceTensor, gds_probe, weights_load_device, weights_warm};
 pub(crate) use self::save::{weights_save, weights_serialize};
 use crate::buffer;
 use crate::errors;
@@ -135,12 +139,7 @@ impl PyNativeWeights {
         options: &Bound<'py, PyDict>,
     ) -> PyResult<(Vec<Tensor<'py>>, String, PyLedger)> {
         let opened = self.opened(py)?;
-        let options = LoadOptions {
-            selection: selection_of(options)?,
-            memory_bytes_max: size(options, "memory")?,
-            policy: policy_of(options)?,
-            progress: None,
-        };
+        let options = load_options(options)?;
         let load = load_host(&opened.source, &options, &opened.context);
         let (tensors, mut report) = wait(py, opened.process, load)?;
         report.ledger.merge(opened.source.ledger());
@@ -149,15 +148,39 @@ impl PyNativeWeights {
             Ok((tensor.name, tensor.dtype.name(), tensor.shape, bytes))
         });
         let tensors = tensors.collect::<PyResult<_>>()?;
-        let (text, ledger) = told(py, report)?;
+        let (text, ledger) = told(py, report, None)?;
         Ok((tensors, text, ledger))
     }
 }
 
+/// What to load, and within which bounds.
+fn load_options(options: &Bound<'_, PyDict>) -> PyResult<LoadOptions> {
+    Ok(LoadOptions {
+        selection: selection_of(options)?,
+        memory_bytes_max: size(options, "memory")?,
+        policy: policy_of(options)?,
+        progress: None,
+    })
+}
+
+/// What a load did, with what it did on devices where it did.
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    load: &'a LoadReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<&'a DeviceReport>,
+}
+
 /// A report as JSON, and its ledger.
-fn told(py: Python<'_>, mut report: LoadReport) -> PyResult<(String, PyLedger)> {
+fn told(
+    py: Python<'_>,
+    mut report: LoadReport,
+    device: Option<&DeviceReport>,
+) -> PyResult<(String, PyLedger)> {
     let ledger = std::mem::take(&mut report.ledger);
-    let text = serde_json::to_string(&report).map_err(|error| {
+    let load = &report;
+    let text = serde_json::to_string(&Told { load, device }).map_err(|error| {
         let error = Error::new(ErrorKind::Internal, "load", "the report cannot be JSON").with_source(error);
         errors::raise(py, &error)
     })?;

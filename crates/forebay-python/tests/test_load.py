@@ -132,7 +132,7 @@ def test_what_cannot_be_is_said_before_anything_is_read(file: Path, tmp_path: Pa
     odd = raw(tmp_path / "odd.safetensors", {"t": tensor("F6_E2M3", [4], 0, 3)}, bytes(3))
     with pytest.raises(forebay.UnsupportedError, match="'t' is of dtype F6_E2M3"):
         forebay.load(odd, framework="numpy")
-    with pytest.raises(forebay.UnsupportedError, match="device 'tpu'"):
+    with pytest.raises(forebay.InvalidInputError, match="device 'tpu'"):
         forebay.load(file, "tpu")
     with pytest.raises(forebay.NotFoundError, match="no tensor matches"):
         forebay.load(file, select="nothing.*")

@@ -246,8 +246,15 @@ impl Work {
         let lane = self.lanes.get(piece.file).ok_or_else(lost)?;
         let hashes = lane.file.hashes.as_ref();
         if hashes.is_none()
-            && let Some(ledger) = self.sink.fetch(piece, &lane.file).await?
+            && let Some(mut ledger) = self.sink.fetch(piece, &lane.file, lane.hot.is_some()).await?
         {
+            if let Some(reason) = lane
+                .hot
+                .as_ref()
+                .filter(|_| !ledger.paths.contains_key(&DataPath::Gds))
+            {
+                ledger.record_downgrade(DataPath::DirectUring, DataPath::Buffered, reason);
+            }
             self.tell(piece.span.len());
             return Ok(ledger);
         }

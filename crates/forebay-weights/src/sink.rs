@@ -46,10 +46,10 @@ pub trait Sink: fmt::Debug + Send + Sync {
     /// Get ready for all of it.
     async fn prepare(&self, plan: &Arc<Plan>) -> Result<()>;
 
-    /// Move a piece without any memory of the host, where the sink can (GPUDirect Storage); `None` where it cannot, and the piece is read as usual. Such
-    /// pieces are not checked against checksums, so this is not called when they must be.
-    async fn fetch(&self, piece: &Piece, file: &Arc<SourceFile>) -> Result<Option<Ledger>> {
-        let _ = (piece, file);
+    /// Move a piece in a way of the sink's own, where it has one (GPUDirect Storage, or straight from the page cache for a file that `is_hot`); `None` where
+    /// it has not, and the piece is read as usual. Such pieces are not checked against checksums, so this is not called when they must be.
+    async fn fetch(&self, piece: &Piece, file: &Arc<SourceFile>, is_hot: bool) -> Result<Option<Ledger>> {
+        let _ = (piece, file, is_hot);
         Ok(None)
     }
 

@@ -12,7 +12,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "DEVICE", default_value = "host")]
     pub(crate) device: Vec<String>,
     /// Whether bytes must, may or must not go by GPUDirect Storage: require, prefer or off
-    #[arg(long, value_name = "HOW", default_value = "off")]
+    #[arg(long, value_name = "HOW", default_value = "prefer")]
     pub(crate) gds: String,
     /// Pinned memory for GPUs
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]

@@ -213,6 +213,11 @@ impl Uploads {
         Ok(())
     }
 
+    /// The pinned memory of the ring.
+    pub fn pool(&self) -> &BufPool {
+        self.ring.pool()
+    }
+
     /// Flights that have landed.
     pub fn landed(&self) -> u64 {
         self.account.lock().landed

@@ -12,7 +12,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_core::{Error, Result};
+use forebay_core::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::cufile::CuFile;
@@ -128,6 +128,18 @@ pub fn probe(question: &Question) -> Report {
                 .iter()
                 .any(|row| row.name == TRIAL && row.state == State::Yes));
     Report { is_possible, rows }
+}
+
+/// An error that says why, when the kernel offers neither of the two ways.
+pub(super) fn offered(root: &Path) -> Result<()> {
+    let machine = Machine::new(root);
+    let (module, driver) = (machine.nvidia_fs(), machine.p2pdma_driver());
+    if module.state == State::Yes || driver.state == State::Yes {
+        return Ok(());
+    }
+    let message = format!("{}, and p2pdma is not offered: {}", module.found, driver.found);
+    Err(Error::new(ErrorKind::Unsupported, "open gds", message)
+        .with_hint("`forebay gds FILE` says what is missing and what to change"))
 }
 
 /// The row that decides.

@@ -14,6 +14,7 @@ from forebay._forebay import (
     CancelledError,
     CopyResult,
     CorruptDataError,
+    DeviceTensor,
     ForebayError,
     ForebayIOError,
     InternalError,
@@ -43,7 +44,7 @@ from forebay._forebay import (
     copy,
     engine,
 )
-from forebay.loading import Weights, load
+from forebay.loading import Weights, gds, load, load_each, warm
 from forebay.streaming import Batch, Decoded, Keys, Ragged, Stream, stream
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "CopyResult",
     "CorruptDataError",
     "Decoded",
+    "DeviceTensor",
     "ForebayError",
     "ForebayIOError",
     "InternalError",
@@ -87,6 +89,9 @@ __all__ = [
     "configure",
     "copy",
     "engine",
+    "gds",
     "load",
+    "load_each",
     "stream",
+    "warm",
 ]

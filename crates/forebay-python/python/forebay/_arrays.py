@@ -104,6 +104,31 @@ def to_numpy(name: str, dtype: str, shape: Sequence[int], data: Any) -> Any:
     return numpy.frombuffer(data, dtype=own).reshape(shape)
 
 
+def to_torch_device(name: str, dtype: str, shape: Sequence[int], data: Any) -> Any:
+    """Make a tensor that shows device memory."""
+    import torch
+
+    own, shape = torch_dtype(name, dtype), torch_shape(dtype, shape)
+    if data.nbytes == 0:
+        return torch.empty(shape, dtype=own, device=f"cuda:{data.__dlpack_device__()[1]}")
+    made = torch.from_dlpack(data)
+    # Types that not every version of DLPack has come as bytes.
+    return made if made.dtype == own else made.view(own).reshape(shape)
+
+
+def _as_it_is(_name: str, _dtype: str, _shape: Sequence[int], data: Any) -> Any:
+    return data
+
+
+def device_framework_of(name: str) -> tuple[Convert, Callable[[str, str], Any]]:
+    """Give the functions that make arrays over device memory and that know their dtypes."""
+    if name in {"auto", "torch", "pt"} and (name != "auto" or has("torch")):
+        return to_torch_device, torch_dtype
+    if name in {"auto", "dlpack"}:
+        return _as_it_is, lambda _name, _dtype: None
+    raise ValueError(f"there is no framework '{name}' on devices; one of: auto, torch, dlpack")
+
+
 def framework_of(name: str) -> tuple[Convert, Callable[[str, str], Any]]:
     """Give the functions that make arrays of a framework and that know its dtypes."""
     if name in {"auto", "torch", "pt"} and (name != "auto" or has("torch")):

@@ -44,6 +44,7 @@ __all__ = [
     "CancelledError",
     "CopyResult",
     "CorruptDataError",
+    "DeviceTensor",
     "ForebayError",
     "ForebayIOError",
     "InternalError",
@@ -75,9 +76,12 @@ __all__ = [
     "configure",
     "copy",
     "engine",
+    "gds_probe",
     "weights_header",
+    "weights_load_device",
     "weights_save",
     "weights_serialize",
+    "weights_warm",
 ]
 
 __version__: str
@@ -366,6 +370,28 @@ class NativeWeights:
         self, options: dict[str, Any]
     ) -> tuple[list[tuple[str, str, list[int], MutableBuffer]], str, Ledger]: ...
 
+@final
+class DeviceTensor:
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def tobytes(self) -> bytes: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+def weights_load_device(
+    source: NativeWeights, devices: list[str], options: dict[str, Any]
+) -> tuple[list[list[tuple[str, str, list[int], DeviceTensor]]], str, Ledger]: ...
+def gds_probe(file: str | os.PathLike[str] | None, device: str) -> str: ...
+def weights_warm(device: str, pinned: int | None = None) -> tuple[int, float]: ...
 def weights_header(data: bytes) -> list[tuple[str, str, list[int], int, int]]: ...
 def weights_save(
     url: str,

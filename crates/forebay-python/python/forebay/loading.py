@@ -12,14 +12,24 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from forebay._arrays import framework_of
-from forebay._forebay import InvalidInputError, Ledger, NativeWeights, UnsupportedError
+from forebay._arrays import device_framework_of, framework_of
+from forebay._forebay import (
+    InvalidInputError,
+    Ledger,
+    NativeWeights,
+    gds_probe,
+    weights_load_device,
+    weights_warm,
+)
 
 Url: TypeAlias = str | os.PathLike[str]
 Verify: TypeAlias = Literal["off", "prefer", "require"]
+Gds: TypeAlias = Literal["off", "prefer", "require"]
+Framework: TypeAlias = Literal["auto", "torch", "numpy", "dlpack"]
 Shard: TypeAlias = tuple[int, int, Mapping[str, int]]
 
 
@@ -47,16 +57,57 @@ def _shard(shard: Shard | None) -> tuple[int, int, list[tuple[str, int]]] | None
     return rank, world, list(dims.items())
 
 
+def _device(device: object) -> str:
+    """Give the name of a device of torch or in words; ``cuda`` alone is the one that torch uses now."""
+    name = str(device)
+    torch = sys.modules.get("torch")
+    if name == "cuda" and torch is not None and torch.cuda.is_initialized():
+        return f"cuda:{torch.cuda.current_device()}"
+    return name
+
+
+def warm(device: object = "cuda", *, pinned: int | None = None) -> dict[str, float]:
+    """Open a GPU and pin the memory of loads now, so that the first load finds them ready.
+
+    Args:
+        device: which one, such as ``cuda:0``.
+        pinned: bytes to pin, 256 MiB unless said otherwise; counts once per process.
+
+    Returns:
+        Bytes that are pinned, and the seconds that pinning took in this process.
+
+    """
+    pinned_bytes, seconds = weights_warm(_device(device), pinned)
+    return {"pinned_bytes": pinned_bytes, "pin_seconds": seconds}
+
+
+def gds(path: str | os.PathLike[str] | None = None, device: object = "cuda") -> dict[str, Any]:
+    """Say whether a file can reach a GPU without passing through host memory; if not, why, and the remedy.
+
+    Args:
+        path: the file; without one, only the machine is looked at.
+        device: which GPU, such as ``cuda:0``.
+
+    Returns:
+        ``is_possible``, and ``rows``: the preconditions with ``name``, ``state``, ``found`` and ``remedy``.
+
+    """
+    found: dict[str, Any] = json.loads(gds_probe(None if path is None else os.fspath(path), _device(device)))
+    return found
+
+
 def load(
     url: Url | Sequence[Url],
-    device: str = "cpu",
+    device: object = "cpu",
     *,
+    gds: Gds = "prefer",
     select: str | Sequence[str] | None = None,
     shard: Shard | None = None,
     verify: Verify = "prefer",
-    framework: Literal["auto", "torch", "numpy"] = "auto",
+    framework: Framework = "auto",
     cache: str | None = None,
     memory: int | str | None = None,
+    pinned: int | str | None = None,
     require_path: str | None = None,
     endpoint: str | None = None,
     region: str | None = None,
@@ -66,15 +117,19 @@ def load(
 
     Args:
         url: a file, a folder with or without an index, an index, or several of these; paths or URLs.
-        device: where tensors go; ``cpu`` is the memory of the machine.
+        device: where tensors go: ``cpu`` is the memory of the machine, ``cuda:0`` a GPU.
+        gds: by GPUDirect Storage: never, where it is shown to work (``prefer``), or an error that says why
+            not every byte can go that way (``require``). For GPUs only.
         select: only tensors whose names match one of these patterns, such as ``model.layers.[0-7].*``.
         shard: ``(rank, world, {pattern: dimension})``: of matching tensors only the part of that rank, as
             ``torch.chunk`` divides them. The first pattern that matches counts; other tensors come whole.
         verify: compare with checksums beside the files or in their headers: never, where there are some
             (``prefer``), or an error where there are none (``require``).
-        framework: what tensors are; torch where it is installed, unless said otherwise.
+        framework: what tensors are; torch where it is installed, unless said otherwise. On GPUs torch, or
+            ``dlpack``: objects that cupy, jax and others take.
         cache: keep what comes from remote stores on a local disk, such as ``/nvme/cache:200GiB``.
         memory: an error when tensors need more than that, before anything is read.
+        pinned: pinned memory for GPUs, ``256MiB`` unless said otherwise; the first load of a process decides.
         require_path: an error when bytes cannot take that path, such as ``direct_uring``.
         endpoint: of an S3 store.
         region: of an S3 store.
@@ -84,17 +139,18 @@ def load(
         A dict of tensors with ``ledger``, the account of every byte, and ``report``, the load in numbers.
 
     """
-    if device not in {"cpu", "host"}:
-        raise UnsupportedError(f"there is no way to device '{device}' yet; load to 'cpu'")
-    convert, known = framework_of(framework)
-    options: dict[str, Any] = {
-        "select": [select] if isinstance(select, str) else list(select or ()),
-        "shard": _shard(shard),
-        "memory": memory,
-        "require_path": require_path,
-    }
-    source = NativeWeights(
+    return _load(
         _urls(url),
+        [_device(device)],
+        framework,
+        {
+            "select": [select] if isinstance(select, str) else list(select or ()),
+            "shard": _shard(shard),
+            "memory": memory,
+            "require_path": require_path,
+            "gds": gds,
+            "pinned": pinned,
+        },
         {
             "verify": verify,
             "cache": cache,
@@ -102,10 +158,60 @@ def load(
             "region": region,
             "addressing": addressing,
         },
-    )
+    )[0]
+
+
+def load_each(
+    url: Url | Sequence[Url],
+    devices: Sequence[object],
+    *,
+    select: str | Sequence[str] | None = None,
+    verify: Verify = "prefer",
+    framework: Framework = "auto",
+    cache: str | None = None,
+    pinned: int | str | None = None,
+) -> list[Weights]:
+    """Load the same tensors to several GPUs from one read, through pinned memory.
+
+    Args:
+        url: as for ``load``.
+        devices: such as ``["cuda:0", "cuda:1"]``.
+        select: as for ``load``.
+        verify: as for ``load``.
+        framework: as for ``load``.
+        cache: as for ``load``.
+        pinned: as for ``load``.
+
+    Returns:
+        For each GPU a dict of its tensors; they share report and ledger.
+
+    """
+    options = {
+        "select": [select] if isinstance(select, str) else list(select or ()),
+        "gds": "off",
+        "pinned": pinned,
+    }
+    names = [_device(device) for device in devices]
+    return _load(_urls(url), names, framework, options, {"verify": verify, "cache": cache})
+
+
+def _load(
+    urls: list[str], names: list[str], framework: str, options: dict[str, Any], opening: dict[str, Any]
+) -> list[Weights]:
+    is_host = names in (["cpu"], ["host"])
+    convert, known = (framework_of if is_host else device_framework_of)(framework)
+    source = NativeWeights(urls, opening)
     # Before anything is read: a tensor that cannot be shown is an error that names it.
     for name, dtype, _, _ in source.tensors(options):
         known(name, dtype)
-    tensors, report, ledger = source.load(options)
-    made = ((name, convert(name, dtype, shape, data)) for name, dtype, shape, data in tensors)
-    return Weights(made, json.loads(report), ledger)
+    lists: Sequence[Sequence[tuple[str, str, list[int], Any]]]
+    if is_host:
+        tensors, report, ledger = source.load(options)
+        lists = [tensors]
+    else:
+        lists, report, ledger = weights_load_device(source, names, options)
+    numbers = json.loads(report)
+    made = (
+        ((name, convert(name, dtype, shape, data)) for name, dtype, shape, data in rows) for rows in lists
+    )
+    return [Weights(rows, numbers, ledger) for rows in made]

@@ -67,6 +67,7 @@ fn open(wanted: &DeviceOptions) -> Result<DeviceSink> {
     let ring = Ring::shared(first, config)?;
     let direct = match (wanted.gds, devices.len()) {
         (GdsPolicy::Off, _) => Direct::No,
+        (GdsPolicy::Prefer, 1) => Direct::new(GdsPolicy::Prefer, Gds::open_if_offered(first).map(Arc::new))?,
         (policy, 1) => Direct::new(policy, Gds::open(first).map(Arc::new))?,
         (policy, count) => {
             let message = format!("one read feeds {count} devices, which is done through pinned memory");

@@ -3,6 +3,7 @@
 //! ```text
 //! lease: a slot of the ring -> read -> accept: copies to every device, queued -> the slot returns when the last device has read it
 //! fetch: GPUDirect Storage, where it is wanted and shown to work -> straight into the allocation
+//!        or, for files in the page cache, threads that copy small pieces to slots and queue them at once
 //! ```
 //!
 //! Tensors lie at multiples of 256 bytes, which is what kernels on devices like best; files promise 8. The ring bounds what is in flight: `lease` waits
@@ -15,10 +16,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use forebay_core::safetensors::Dtype;
 use forebay_core::{ByteSize, DataPath, Error, ErrorKind, Ledger, Result, Span};
-use forebay_io::AlignedBuf;
 use forebay_io::cufile::{Counters, Handle};
-use forebay_io::device::{Device, DeviceBuf, Flight, Ring, RingStats, Stream, Strips, Uploads};
+use forebay_io::device::{
+    Device, DeviceBuf, Feeder, Flight, Ring, RingStats, Stream, Strips, Targets, Uploads,
+};
 use forebay_io::gds::{Gds, GdsPolicy};
+use forebay_io::{AlignedBuf, File};
 use serde::Serialize;
 
 use super::Sink;
@@ -116,6 +119,10 @@ struct State {
     copied_bytes: u64,
     /// Files that are read directly, by their number, or why not.
     files: HashMap<usize, Result<Registered, String>>,
+    /// Files that are read from the page cache, by their number.
+    open: HashMap<usize, (Arc<File>, Arc<SourceFile>)>,
+    /// Memory of each device with its stream.
+    targets: Targets,
     proof: Option<Counters>,
     refusal: Option<String>,
 }
@@ -226,10 +233,57 @@ impl DeviceSink {
         self.lock().files.entry(number).or_insert(registered).clone()
     }
 
-    /// The files must still be what they were when they were opened: direct reads are not pinned to a version.
+    /// Copy a piece from the page cache by the threads of the feeder. Strips of rows are left to the usual way.
+    async fn feed(&self, piece: &Piece, file: &Arc<SourceFile>) -> Result<Option<Ledger>> {
+        let runs = strips_of(piece);
+        if runs.iter().any(|run| run.rows != 1) {
+            return Ok(None);
+        }
+        let Some(open) = self.opened(piece.file, file).await? else {
+            return Ok(None);
+        };
+        let targets = {
+            let mut state = self.lock();
+            state.first_read.get_or_insert_with(|| self.ring.clock().now());
+            Arc::clone(&state.targets)
+        };
+        let bytes: u64 = runs.iter().map(|run| run.bytes as u64).sum();
+        let copied = bytes * targets.len() as u64;
+        let requests = Feeder::shared()?
+            .feed(&open, piece.span, runs, &targets, &self.uploads)
+            .await??;
+        self.lock().copied_bytes += copied;
+        let mut ledger = Ledger::of(DataPath::Buffered, piece.span.len(), requests);
+        ledger.record_copy(DataPath::Memory, copied);
+        Ok(Some(ledger))
+    }
+
+    /// A file opened to be read through the page cache, at its first piece; `None` where it is not a local one.
+    async fn opened(&self, number: usize, file: &Arc<SourceFile>) -> Result<Option<Arc<File>>> {
+        if let Some((open, _)) = self.lock().open.get(&number) {
+            return Ok(Some(Arc::clone(open)));
+        }
+        let Some(path) = file.path() else {
+            return Ok(None);
+        };
+        let opened = tokio::task::spawn_blocking(move || Feeder::open(&path)).await;
+        let opened = opened.map_err(|error| {
+            Error::new(ErrorKind::Cancelled, "load", "the runtime is shutting down").with_source(error)
+        })??;
+        let mut state = self.lock();
+        let (open, _) = state.open.entry(number).or_insert((opened, Arc::clone(file)));
+        Ok(Some(Arc::clone(open)))
+    }
+
+    /// The files must still be what they were when they were opened: reads of the sink's own are not pinned to a version.
     async fn check_versions(&self) -> Result<()> {
-        let registered: Vec<Registered> = self.lock().files.values().flatten().cloned().collect();
-        for Registered { file, .. } in registered {
+        let files: Vec<Arc<SourceFile>> = {
+            let state = self.lock();
+            let registered = state.files.values().flatten().map(|registered| &registered.file);
+            let opened = state.open.values().map(|(_, file)| file);
+            registered.chain(opened).map(Arc::clone).collect()
+        };
+        for file in files {
             let now = file.store.head(&file.key).await?;
             if now.version != file.meta.version || now.size != file.meta.size {
                 let message = "the file changed while it was loaded";
@@ -322,20 +376,35 @@ impl Sink for DeviceSink {
         })??;
         let mut state = self.lock();
         state.plan = Arc::clone(plan);
+        state.targets = Arc::new(
+            self.streams
+                .iter()
+                .cloned()
+                .zip(memory.iter().map(Arc::clone))
+                .collect(),
+        );
         state.memory = memory;
         state.alloc_time = alloc_time;
         Ok(())
     }
 
-    async fn fetch(&self, piece: &Piece, file: &Arc<SourceFile>) -> Result<Option<Ledger>> {
+    async fn fetch(&self, piece: &Piece, file: &Arc<SourceFile>, is_hot: bool) -> Result<Option<Ledger>> {
         let Some(gds) = self.direct.gds() else {
-            return Ok(None);
+            return if is_hot {
+                self.feed(piece, file).await
+            } else {
+                Ok(None)
+            };
         };
         let registered = match self.registered(gds, piece.file, file).await {
             Ok(registered) => registered,
             Err(reason) => {
                 self.refuse(reason)?;
-                return Ok(None);
+                return if is_hot {
+                    self.feed(piece, file).await
+                } else {
+                    Ok(None)
+                };
             }
         };
         let target = self.lock().memory.first().map(Arc::clone);

@@ -145,7 +145,7 @@ impl Machine {
         })
     }
 
-    fn p2pdma_driver(&self) -> Row {
+    pub(super) fn p2pdma_driver(&self) -> Row {
         const NAME: &str = "p2pdma: driver";
         let remedy = "use the open kernel module 565 or later with \
                       NVreg_RegistryDwords=\"RMForceStaticBar1=1;RmForceDisableIomapWC=1\"";

@@ -221,6 +221,15 @@ fn a_machine_with_nothing_gives_a_report_and_no_error() {
     let dir = tempfile::tempdir().unwrap();
     let report = ask(dir.path(), None);
     assert!(!report.is_possible);
+    let refused = offered(dir.path()).unwrap_err();
+    assert!(
+        refused
+            .message()
+            .starts_with("the module nvidia-fs is not loaded"),
+        "{refused}"
+    );
+    good(dir.path());
+    offered(dir.path()).unwrap();
     let missing = report.rows.iter().filter(|row| row.state == State::No);
     assert!(missing.clone().count() > 4);
     assert!(missing.clone().all(|row| row.remedy.is_some()), "{report:?}");

@@ -158,6 +158,37 @@ async fn slices_arrive_as_in_host_memory_hot_or_cold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn files_in_the_page_cache_are_fed_from_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = model(dir.path()).await;
+    let devices = devices(dir.path(), 2, &[]);
+    let options = LoadOptions::default();
+    let expected = load_host_contents(&path, &options).await;
+    // Into the page cache.
+    fs::read(&path).unwrap();
+    let (tensors, report, device) = load(&path, Verify::Off, &options, sink(&devices, Direct::No))
+        .await
+        .unwrap();
+    assert!(tensors.iter().all(|tensors| contents(tensors) == expected));
+    assert_eq!(report.files_hot, 1);
+    assert_eq!(report.ledger.path(DataPath::Buffered).bytes, report.read_bytes);
+    assert_eq!(device.copied_bytes, 2 * report.tensor_bytes);
+    let told = report.ledger.to_string();
+    assert!(told.contains("in the page cache"), "{told}");
+    // Such reads are not pinned to a version, so the file is looked at once more.
+    let context = context();
+    let source = open(&path, Verify::Off, &context).await.unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let error = load_sink(&source, &options, sink(&devices, Direct::No), &context)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn too_little_device_memory_is_told_before_anything_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = model(dir.path()).await;

@@ -1,0 +1,147 @@
+//! Files that are in memory already, copied to devices by several threads.
+//!
+//! One thread copies from the page cache at a tenth of what the bus takes, so there is one per core; each copies a little at a time into a pinned
+//! slot, queues the copy to the device and goes on. Slots are small and the ones used last come first, so that what the processor has written is still in
+//! its cache when the device reads it, and memory is passed through once instead of three times.
+
+use std::fmt;
+use std::num::NonZero;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_core::{Error, ErrorKind, Limits, Result, Span};
+
+use super::{DeviceBuf, Flight, Stream, Strips, Uploads};
+use crate::completion::Completion;
+use crate::file::{Direct, File, OpenHow};
+use crate::names;
+use crate::psync::read_all;
+use crate::workers::Workers;
+
+/// Bytes of a slot: large enough that queueing a copy costs little beside it, and small enough for caches.
+const SLOT_BYTES: u64 = 1 << 20;
+
+/// Most threads: memory is the limit long before.
+const THREADS_MAX: usize = 32;
+
+/// Threads that copy from the page cache to devices.
+pub struct Feeder {
+    workers: Workers,
+    threads: usize,
+    process: u32,
+}
+
+/// Where bytes go: every device gets them.
+pub type Targets = Arc<Vec<(Stream, Arc<DeviceBuf>)>>;
+
+impl Feeder {
+    /// The threads of this process, started at the first call and kept.
+    pub fn shared() -> Result<Arc<Self>> {
+        static SHARED: Mutex<Option<Arc<Feeder>>> = Mutex::new(None);
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        if let Some(feeder) = shared.as_ref().filter(|feeder| feeder.process == process) {
+            return Ok(Arc::clone(feeder));
+        }
+        let feeder = Arc::new(Self::new()?);
+        *shared = Some(Arc::clone(&feeder));
+        Ok(feeder)
+    }
+
+    fn new() -> Result<Self> {
+        let threads = std::thread::available_parallelism()
+            .map_or(2, NonZero::get)
+            .min(THREADS_MAX);
+        let limits = Limits {
+            worker_threads: threads as u32,
+            ..Limits::default()
+        };
+        Ok(Self {
+            workers: Workers::new("forebay-feeder", &limits)?,
+            threads,
+            process: std::process::id(),
+        })
+    }
+
+    /// How many they are.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Open a file to be read through the page cache.
+    pub fn open(path: &Path) -> Result<Arc<File>> {
+        File::open(path, OpenHow::READ.with_direct(Direct::Never)).map(Arc::new)
+    }
+
+    /// Copy runs of bytes of `span` to all of `targets`; comes when all of it is queued, with the number of reads. Runs are strips of one row.
+    pub fn feed(
+        &self,
+        file: &Arc<File>,
+        span: Span,
+        runs: Vec<Strips>,
+        targets: &Targets,
+        uploads: &Uploads,
+    ) -> Completion<Result<u64>> {
+        let (file, targets, uploads) = (Arc::clone(file), Arc::clone(targets), uploads.clone());
+        self.workers
+            .submit(move || feed_now(&file, span, &runs, &targets, &uploads))
+    }
+}
+
+fn feed_now(file: &File, span: Span, runs: &[Strips], targets: &Targets, uploads: &Uploads) -> Result<u64> {
+    let fd = file.fd().ok_or_else(|| names::foreign("read", file))?;
+    let mut requests = 0;
+    for piece in span.pieces(SLOT_BYTES) {
+        let start = (piece.start() - span.start()) as usize;
+        let len = piece.len() as usize;
+        let clipped: Vec<Strips> = runs.iter().filter_map(|run| clip(run, start, len)).collect();
+        if clipped.is_empty() {
+            continue;
+        }
+        let mut slot = uploads.pool().lease(len).wait()??;
+        let mut calls = 0;
+        let got = read_all(file, piece.start(), &mut slot, len, &mut calls, |part, at| {
+            rustix::io::pread(fd, part, at)
+        })?;
+        requests += u64::from(calls);
+        if got < len {
+            let message = "the file ends early: it was cut while it was read";
+            return Err(Error::new(ErrorKind::Precondition, "read", message).at(file.path().display()));
+        }
+        let mut flight = Flight::new(slot);
+        for (stream, target) in targets.iter() {
+            for run in &clipped {
+                flight.copy_strips(stream, *run, target)?;
+            }
+        }
+        uploads.send(flight)?;
+    }
+    Ok(requests)
+}
+
+/// The part of a run that lies in `start..start + len` of the source, counted from `start`.
+fn clip(run: &Strips, start: usize, len: usize) -> Option<Strips> {
+    let (begin, end) = (run.from.max(start), (run.from + run.bytes).min(start + len));
+    (begin < end).then(|| Strips::run(begin - start, run.to + (begin - run.from), end - begin))
+}
+
+impl fmt::Debug for Feeder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Feeder({} threads)", self.threads)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_clipped_to_slots() {
+        let run = Strips::run(100, 7, 50);
+        assert_eq!(clip(&run, 0, 100), None);
+        assert_eq!(clip(&run, 0, 120), Some(Strips::run(100, 7, 20)));
+        assert_eq!(clip(&run, 120, 10), Some(Strips::run(0, 27, 10)));
+        assert_eq!(clip(&run, 140, 100), Some(Strips::run(0, 47, 10)));
+        assert_eq!(clip(&run, 150, 100), None);
+    }
+}
