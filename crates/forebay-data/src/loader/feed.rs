@@ -83,6 +83,11 @@ impl Room {
         self.grown_bytes.load(Ordering::Relaxed)
     }
 
+    #[cfg(test)]
+    pub(super) fn left_bytes(&self) -> u64 {
+        self.left.available_permits() as u64 * ROOM_UNIT_BYTES
+    }
+
     pub(super) async fn take(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
         let units = bytes.div_ceil(ROOM_UNIT_BYTES).max(1).min(self.units_max);
         let units = u32::try_from(units).map_err(|_| {

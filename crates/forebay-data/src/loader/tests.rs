@@ -5,6 +5,7 @@ mod cached;
 mod decode;
 mod mixture;
 mod shared;
+mod tables;
 mod whole;
 
 use std::collections::BTreeMap;
