@@ -26,6 +26,7 @@ mod quarantine;
 pub(crate) mod read;
 mod select;
 mod sources;
+mod spare;
 mod stalls;
 mod task;
 #[cfg(test)]
@@ -197,14 +198,16 @@ impl Loader {
         let clock = Arc::clone(sources.context()?.clock());
         let (fed, feeding) = mpsc::channel(FED_WINDOWS_MAX);
         let (made, ready) = mpsc::channel(ready_max);
+        let readers: Arc<[Reader]> = readers(&sources, &fields, &blocks, &cpu, spec.memory_bytes_max).into();
         let feeder = Feeder {
             course: course.clone(),
-            readers: readers(&sources, &fields, &blocks, &cpu, spec.memory_bytes_max),
+            readers: Arc::clone(&readers),
             room: Arc::clone(&room),
             fed,
         };
         let assembler = Assembler::new(
             course,
+            readers,
             fields,
             (spec.bad != BadPolicy::Stop, Quarantine::of(spec, &sources)?),
             batches,

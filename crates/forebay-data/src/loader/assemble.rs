@@ -11,13 +11,14 @@ use forebay_core::{Clock, Error, ErrorKind, Result};
 use forebay_io::BufPool;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::collate::{Before, Collated, Job, Pick};
+use super::collate::{Collated, Job, Pick};
 use super::course::{Course, Draws, Leg, Spot};
 use super::cpu::Cpu;
 use super::decode::Wanted;
 use super::feed::{Fed, Room};
 use super::quarantine::Quarantine;
-use super::read::{Loaded, Times};
+use super::read::{Loaded, Reader, Times};
+use super::spare::{self, Before};
 use super::stalls::Stations;
 use super::task::Task;
 use super::totals::Totals;
@@ -101,7 +102,8 @@ pub(super) struct Assembler {
     busy: Arc<Busy>,
     /// True when a batch without a whole sample borrows one.
     borrows: bool,
-    before: Option<Before>,
+    before: Option<oneshot::Receiver<Pick>>,
+    readers: Arc<[Reader]>,
     /// Windows by data set and lane, in the order in which they are needed.
     open: BTreeMap<(u32, u32), VecDeque<Open>>,
 }
@@ -113,6 +115,7 @@ impl Assembler {
     )]
     pub(super) fn new(
         course: Course,
+        readers: Arc<[Reader]>,
         fields: Arc<[Wanted]>,
         (borrows, quarantine): (bool, Option<Arc<Quarantine>>),
         pool: BufPool,
@@ -137,6 +140,7 @@ impl Assembler {
             busy: Arc::default(),
             borrows,
             before: None,
+            readers,
             open: BTreeMap::new(),
         }
     }
@@ -200,7 +204,7 @@ impl Assembler {
             threads: self.cpu.threads(),
         };
         let (cpu, clock, mark) = (self.cpu.clone(), Arc::clone(&self.clock), self.busy.start());
-        let (next, before) = self.spare();
+        let (next, before) = self.spare(leg, index);
         let collating = Task::spawn(async move {
             let (collated, begun) = job.collate(before, &cpu, &clock).await?;
             drop(mark);
@@ -219,12 +223,21 @@ impl Assembler {
     }
 
     /// Where the last sample of the batch that is being made goes, and where that of the batch before comes from.
-    fn spare(&mut self) -> (Option<oneshot::Sender<Pick>>, Option<Before>) {
+    fn spare(&mut self, leg: &Leg, index: u64) -> (Option<oneshot::Sender<Pick>>, Option<Before>) {
         if !self.borrows {
             return (None, None);
         }
         let (next, coming) = oneshot::channel();
-        (Some(next), self.before.replace(coming))
+        let before = match self.before.replace(coming) {
+            Some(before) => spare::coming(before),
+            None => spare::look_back(
+                Arc::clone(&self.readers),
+                Arc::clone(&self.fields),
+                leg.clone(),
+                index,
+            ),
+        };
+        (Some(next), Some(before))
     }
 
     /// The sample of a spot, as soon as its block is there.

@@ -17,13 +17,13 @@ use forebay_core::{Clock, Error, ErrorKind, Result};
 use forebay_io::{AlignedBuf, BufPool, Pages};
 use futures::future::try_join_all;
 use serde::Serialize;
-use tokio::sync::oneshot;
 
 use super::batch::{Batch, BatchField, PART_ALIGN, Part, SampleKey};
 use super::cpu::Cpu;
 use super::decode::{Piece, Values, Wanted};
 use super::quarantine::Quarantine;
 use super::read::Loaded;
+use super::spare::Before;
 
 /// A sample of a batch.
 #[derive(Debug, Clone)]
@@ -71,9 +71,6 @@ pub(super) struct Collated {
     pub(super) last: Option<Pick>,
 }
 
-/// The last sample of the batch before, when that is collated.
-pub(super) type Before = oneshot::Receiver<Pick>;
-
 /// All samples of a batch are bad.
 #[derive(Debug)]
 struct NoneWhole(Vec<BadSample>);
@@ -108,7 +105,7 @@ impl Job {
             Err(NoneWhole(bad)) => bad,
         };
         let spare = match before {
-            Some(before) => before.await.ok(),
+            Some(before) => before.await,
             None => None,
         };
         let mut lent = None;
@@ -269,7 +266,7 @@ impl Job {
     /// Samples that cannot be used, by their place.
     fn bad_samples(&self) -> BTreeMap<usize, BadSample> {
         let bad = self.picks.iter().enumerate().filter_map(|(place, pick)| {
-            let reason = self.reason(pick)?;
+            let reason = why_bad(&self.fields, pick)?;
             Some((place, self.bad_sample(place, reason)?))
         });
         bad.collect()
@@ -290,28 +287,6 @@ impl Job {
             }
         }
         Some(replaced)
-    }
-
-    /// Why a sample cannot be used.
-    fn reason(&self, pick: &Pick) -> Option<String> {
-        if let Some(reason) = pick.block.why_bad(pick.sample) {
-            return Some(reason.to_owned());
-        }
-        self.fields.iter().find_map(|wanted| {
-            if wanted.tool.is_some() {
-                return None;
-            }
-            let (field, width) = (&wanted.field, wanted.field.kind.fixed_bytes()?);
-            match pick.block.field(pick.sample, wanted.source) {
-                Some(bytes) if bytes.len() as u64 == width => None,
-                Some(bytes) => Some(format!(
-                    "field '{}' has {} bytes instead of {width}",
-                    field.name.escape_debug(),
-                    bytes.len()
-                )),
-                None => Some(format!("field '{}' is missing", field.name.escape_debug())),
-            }
-        })
     }
 
     /// Where each field lies, and how long the buffer is. Decoded fields are the first ones in it.
@@ -446,6 +421,28 @@ impl Prepared {
             last: job.picks.pop(),
         }))
     }
+}
+
+/// Why a sample cannot be used, as far as that shows before it is decoded.
+pub(super) fn why_bad(fields: &[Wanted], pick: &Pick) -> Option<String> {
+    if let Some(reason) = pick.block.why_bad(pick.sample) {
+        return Some(reason.to_owned());
+    }
+    fields.iter().find_map(|wanted| {
+        if wanted.tool.is_some() {
+            return None;
+        }
+        let (field, width) = (&wanted.field, wanted.field.kind.fixed_bytes()?);
+        match pick.block.field(pick.sample, wanted.source) {
+            Some(bytes) if bytes.len() as u64 == width => None,
+            Some(bytes) => Some(format!(
+                "field '{}' has {} bytes instead of {width}",
+                field.name.escape_debug(),
+                bytes.len()
+            )),
+            None => Some(format!("field '{}' is missing", field.name.escape_debug())),
+        }
+    })
 }
 
 /// The buffer out of its pieces, and the places of what could not be decoded.

@@ -194,6 +194,15 @@ impl Leg {
         }
     }
 
+    /// The window that holds a spot.
+    pub(super) fn window(&self, spot: Spot) -> Result<Option<Window>> {
+        let lane = match self {
+            Self::Epoch(plan) => plan.lane(spot.lane)?,
+            Self::Mixed(mixed) => mixed.mixture.lane_of(spot.source, spot.epoch, spot.lane)?,
+        };
+        Ok(lane.window_at(spot.position))
+    }
+
     /// Where the samples of a batch are. Batches are asked for one after the other.
     pub(super) fn spots(&self, batch: u64, draws: &mut Draws) -> Result<Vec<Spot>> {
         match self {

@@ -114,7 +114,7 @@ impl Room {
 pub(super) struct Feeder {
     pub(super) course: Course,
     /// One for each data set.
-    pub(super) readers: Vec<Reader>,
+    pub(super) readers: Arc<[Reader]>,
     pub(super) room: Arc<Room>,
     pub(super) fed: mpsc::Sender<Result<Fed>>,
 }

@@ -66,6 +66,15 @@ async fn a_batch_without_a_whole_sample_borrows_one() {
             }
         }
         assert_eq!(given, wanted);
+        for done in [8, 9, 20] {
+            let spec = in_order(1, BadPolicy::Skip { max: 3 });
+            let mut begun = Loader::new(damaged.clone(), &spec).unwrap();
+            for _ in 0..done {
+                begun.next_batch().await.unwrap().unwrap();
+            }
+            let mut resumed = Loader::resume(damaged.clone(), &spec, &begun.position()).unwrap();
+            assert_eq!(drain(&mut resumed).await.concat(), wanted[done..], "after {done}");
+        }
         assert_eq!(loader.report().bad_samples, 3);
     }
     let mut stopping = Loader::new(damaged, &in_order(1, BadPolicy::Stop)).unwrap();
