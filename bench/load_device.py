@@ -149,7 +149,6 @@ def with_safetensors():
 
 def with_fastsafetensors():
     """Load by fastsafetensors without GDS, which is not there on machines without nvidia-fs."""
-    import torch
     from fastsafetensors import SafeTensorsFileLoader, SingleGroup
 
     held = []
@@ -157,7 +156,7 @@ def with_fastsafetensors():
     def load(path):
         while held:
             held.pop().close()
-        loader = SafeTensorsFileLoader(SingleGroup(), torch.device("cuda:0"), nogds=True)
+        loader = SafeTensorsFileLoader(SingleGroup(), "cuda:0", nogds=True)
         loader.add_filenames({0: [path]})
         files = loader.copy_files_to_device()
         held.append(files)
