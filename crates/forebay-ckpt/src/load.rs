@@ -16,9 +16,13 @@ mod tests;
 
 use forebay_core::{Error, ErrorKind, Ledger, Result};
 use forebay_io::AlignedBuf;
+use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::entry::{Content, SliceSpec};
 use crate::open::Checkpoint;
+
+/// Tensors looked up at once: hides the latency of an object store.
+const PLANS_AT_ONCE: usize = 32;
 
 /// A box of a tensor that is wanted, and the memory for it.
 #[derive(Debug)]
@@ -57,10 +61,8 @@ impl Checkpoint {
     /// Fill the memory of every want. `NotFound` names a tensor that is not there, `Corrupt` the tensor and the bytes that are damaged or
     /// that no slice has.
     pub async fn load(&self, wants: Vec<Want>) -> Result<Loaded> {
-        let mut plans = Vec::with_capacity(wants.len());
-        for want in &wants {
-            plans.push(plan::plan(self, want).await?);
-        }
+        let plans = stream::iter(&wants).map(|want| plan::plan(self, want));
+        let plans = plans.buffered(PLANS_AT_ONCE).try_collect().await?;
         fetch::fetch(self, wants, plans).await
     }
 }

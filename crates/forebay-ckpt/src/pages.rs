@@ -6,10 +6,12 @@
 //! scan: leaves in order                         by windows of some megabytes
 //! ```
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Key, Ledger, Result, Span};
+use forebay_io::{AlignedBuf, Pages};
 use forebay_store::{Context, ReadOptions, Store, StoreExt};
 
 use crate::entry::{ChunkRecord, Entry};
@@ -28,6 +30,9 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// Bytes that a scan reads at once: few requests, and little memory beside many open parts.
 const WINDOW_BYTES: u64 = 4 << 20;
 
+/// Pages kept of one object, some megabytes: more than the upper levels of any tree.
+const PAGES_KEPT_MAX: usize = 256;
+
 /// An object made of pages.
 #[derive(Debug)]
 pub(crate) struct PageFile {
@@ -38,6 +43,8 @@ pub(crate) struct PageFile {
     tail: Bytes,
     /// What a scan read last.
     window: Mutex<(u64, Bytes)>,
+    /// Pages that were checked, by the hash they held: neighbours in a tree have most of their way in common.
+    pages: Mutex<HashMap<Digest, Bytes>>,
     ledger: Mutex<Ledger>,
     /// Off only in tests, which show that damage would go unnoticed without.
     checks: bool,
@@ -49,6 +56,20 @@ pub(crate) struct Source {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) context: Context,
     pub(crate) checks: bool,
+}
+
+impl Source {
+    /// Memory for `len` bytes: of the pool where it has as much, else of its own.
+    pub(crate) async fn memory(&self, len: usize) -> Result<AlignedBuf> {
+        let pool = self.context.pool();
+        let mut memory = if len <= pool.lease_bytes_max() {
+            pool.lease(len).await??
+        } else {
+            AlignedBuf::alloc(len, Pages::default())?
+        };
+        memory.set_len(len);
+        Ok(memory)
+    }
 }
 
 impl PageFile {
@@ -71,6 +92,7 @@ impl PageFile {
             size,
             tail: Bytes::new(),
             window: Mutex::default(),
+            pages: Mutex::default(),
             ledger: Mutex::default(),
             checks: *checks,
         };
@@ -144,6 +166,9 @@ impl PageFile {
     /// The page of a pointer, checked; with `ahead`, what follows it is read along.
     async fn page(&self, pointer: &Pointer, ahead: bool) -> Result<Bytes> {
         let span = Span::at(pointer.offset, pointer.len.into())?;
+        if let Some(page) = self.pages().get(&pointer.hash) {
+            return Ok(page.clone());
+        }
         let page = match self.kept(span) {
             Some(page) => page,
             None if ahead => {
@@ -158,7 +183,18 @@ impl PageFile {
         if self.checks {
             check_page(&page, pointer)?;
         }
+        if !ahead {
+            let mut pages = self.pages();
+            if pages.len() == PAGES_KEPT_MAX {
+                pages.clear();
+            }
+            pages.insert(pointer.hash, page.clone());
+        }
         Ok(page)
+    }
+
+    fn pages(&self) -> MutexGuard<'_, HashMap<Digest, Bytes>> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The bytes of `count` records of a numbered tree.

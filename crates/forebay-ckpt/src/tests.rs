@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod faults;
 mod gc;
+mod golden;
 mod incremental;
 mod round_trip;
 mod scale;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay_core::{Error, ErrorKind, Key, Ledger, Result, Span};
 use forebay_io::Class;
-use forebay_store::{ReadOptions, StoreExt};
+use forebay_store::ReadOptions;
 use serde::Serialize;
 
 use crate::entry::{ChunkRecord, Content, Entry, SliceSpec};
@@ -276,9 +276,10 @@ impl PayloadJob<'_> {
             ..ReadOptions::default()
         };
         let source = self.checkpoint.source();
-        let (buf, ledger) = source.store.read(key, span, &options, &source.context).await?;
-        report.ledger.merge(&ledger);
-        Ok(buf)
+        let memory = source.memory(span.len() as usize).await?;
+        let done = source.store.read_into(key, span, memory, &options).await?;
+        report.ledger.merge(&done.ledger);
+        Ok(done.buf.freeze().slice(..span.len() as usize))
     }
 
     async fn verify_header(&self, key: &Key, report: &mut Verified) -> Result<()> {

@@ -11,10 +11,14 @@ use clap_complete::Shell;
 use forebay_core::ByteSize;
 use forebay_data::dataset::FORMAT_NAMES;
 
+mod ckpt;
 mod gds;
 mod load;
 mod pack;
 
+pub(crate) use ckpt::{
+    BenchCkptArgs, CkptCommand, CkptDiffArgs, CkptGcArgs, CkptLsArgs, CkptShowArgs, CkptVerifyArgs,
+};
 pub(crate) use gds::GdsArgs;
 pub(crate) use load::LoadArgs;
 pub(crate) use pack::PackArgs;
@@ -116,6 +120,9 @@ pub(crate) enum Command {
     Load(Box<LoadArgs>),
     /// Say whether a file can reach a GPU without passing through host memory; if not, why, and what to change
     Gds(GdsArgs),
+    /// Checkpoints: list, show, verify, compare, remove
+    #[command(subcommand)]
+    Ckpt(CkptCommand),
     /// Drain a data set as training does: rate, cost, and what was waited for
     Stream(StreamArgs),
     /// Write a data set anew as shards of another format, from any format that can be read
@@ -381,6 +388,8 @@ pub(crate) enum BenchCommand {
     Disk(BenchDiskArgs),
     /// What a store gives: parallel ranged GET, PUT in parts, small objects
     Store(BenchStoreArgs),
+    /// What saving and loading a checkpoint costs beside a plain direct write and read in the same run
+    Ckpt(BenchCkptArgs),
 }
 
 /// `forebay bench disk`.

@@ -1,8 +1,10 @@
 //! One module per command; [`run`] sends each to its own.
 
+mod bench_ckpt;
 mod bench_disk;
 mod bench_store;
 mod cat;
+mod ckpt;
 mod config;
 mod cp;
 mod demo;
@@ -41,11 +43,13 @@ pub(crate) async fn run(command: Command, app: &App) -> Printed<Exit> {
         Command::Verify(args) => verify::run(&args, app).await,
         Command::Inspect(args) => app.unless_cancelled(inspect::run(&args, app)).await,
         Command::Bench(BenchCommand::Disk(args)) => bench_disk::run(&args, app).await,
+        Command::Bench(BenchCommand::Ckpt(args)) => bench_ckpt::run(&args, app).await,
         Command::Bench(BenchCommand::Store(args)) => bench_store::run(&args, app).await,
         Command::Demo(args) => demo::run(&args, app).await,
         Command::Serve(args) => serve::run(&args, app).await,
         Command::Plan(command) => plan::run(command, app).await,
         Command::Stream(args) => stream::run(&args, app).await,
+        Command::Ckpt(command) => ckpt::run(command, app).await,
         Command::Gds(args) => gds::run(&args, app),
         Command::Load(args) => load::run(&args, app).await,
         Command::Config => config::run(app),

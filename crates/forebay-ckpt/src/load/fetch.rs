@@ -193,16 +193,14 @@ impl Job<'_> {
         bounces: Vec<Bounce>,
         ledger: &mut Ledger,
     ) -> Result<()> {
-        let pool = self.source.context.pool();
         let reads = stream::iter(bounces)
             // Leased in order: were a later read to hold the last memory, the one before would wait for ever.
             .then(|bounce| async move {
-                let lease = pool.lease(bounce.run.span.len() as usize).await??;
+                let lease = self.source.memory(bounce.run.span.len() as usize).await?;
                 Ok::<_, Error>((bounce, lease))
             })
             .map(|leased| async move {
-                let (bounce, mut lease) = leased?;
-                lease.set_len(bounce.run.span.len() as usize);
+                let (bounce, lease) = leased?;
                 let (lease, read) = self.read_run(&bounce.run, lease).await?;
                 Ok::<_, Error>((bounce, lease, read))
             });

@@ -1,6 +1,7 @@
 //! The built `forebay` binary, as users and scripts see it: output, exit status, and what is left behind.
 
 mod bad_input;
+mod checkpoints;
 mod config;
 mod copying;
 mod datasets;

@@ -74,6 +74,28 @@ fn the_disk_is_measured_against_other_means() {
 }
 
 #[test]
+fn checkpoints_are_measured_against_plain_calls() {
+    let sandbox = Sandbox::new();
+    let json = sandbox
+        .run(["bench", "ckpt", ".", "--json", "--size", "64MiB", "--runs", "2"])
+        .exits(0)
+        .json();
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 5);
+    assert!(
+        rows.iter().all(|row| row["bytes_per_s"].as_f64().unwrap() > 0.0),
+        "{json}"
+    );
+    // One tensor of two has changed; the rest of the payload is its header.
+    assert_eq!(json["incremental_bytes"].as_u64().unwrap(), (32 << 20) + 4096);
+    assert_eq!(
+        json["load_ledger"]["verified_bytes"].as_u64().unwrap(),
+        2 * (64 << 20)
+    );
+    assert_eq!(sandbox.names("."), [""; 0]);
+}
+
+#[test]
 fn a_store_is_measured_and_left_empty() {
     let sandbox = Sandbox::new();
     sandbox.file("place/mine", 5);

@@ -1,0 +1,48 @@
+//! `forebay ckpt gc`.
+
+use forebay_ckpt::{GcOptions, gc};
+use forebay_core::ByteSize;
+
+use crate::Exit;
+use crate::app::App;
+use crate::args::CkptGcArgs;
+use crate::data::count;
+use crate::printer::Printed;
+use crate::progress::Bar;
+
+/// Collect.
+pub(super) async fn run(args: &CkptGcArgs, app: &App) -> Printed<Exit> {
+    let context = app.context()?;
+    let store = super::store(&args.url, &context).await?;
+    let options = GcOptions {
+        keep_last: args.keep_last,
+        keep_every: args.keep_every,
+        remove: args.remove.clone(),
+        pin_age_max: args.dead_age(),
+        is_dry_run: args.dry_run,
+    };
+    let bar = Bar::waiting(app.printer(), "collecting");
+    let collected = gc(store, &context, &options).await;
+    bar.finish();
+    let collected = collected?;
+    let printer = app.printer();
+    if printer.is_json() {
+        printer.json(&collected)?;
+        return Ok(Exit::Success);
+    }
+    for step in &collected.steps {
+        printer.data(step)?;
+    }
+    for pinned in &collected.pinned {
+        printer.say(format_args!("left alone, being saved: {pinned}"));
+    }
+    let verb = if args.dry_run { "would remove" } else { "removed" };
+    printer.say(format_args!(
+        "{verb} {} and {} of {}; {} left",
+        count(collected.steps.len() as u64, "checkpoint"),
+        count(collected.objects, "object"),
+        ByteSize(collected.bytes),
+        count(collected.kept.len() as u64, "checkpoint")
+    ));
+    Ok(Exit::Success)
+}

@@ -1,0 +1,174 @@
+//! `ckpt`: two steps, the second incremental, listed, shown, verified, compared, damaged and collected.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_ckpt::{Attempt, Dtype, Item, ItemData, Save, SaveOptions, SliceSpec, Value};
+use forebay_core::Location;
+use forebay_io::{Buf, DiskConfig};
+use forebay_store::{Context, LocalStore, Store};
+
+use super::sandbox::Sandbox;
+
+fn items(rank: u64, changed: u8) -> Vec<Item> {
+    let spec = SliceSpec::whole(Dtype::F32, &[64, 64]).cut(&[32 * rank, 0], &[32, 64]);
+    let mut bytes: Vec<u8> = (0..8192u32).map(|at| (at * 7 + rank as u32) as u8).collect();
+    bytes[5000] = changed;
+    let mut items = vec![Item {
+        name: "model.weight".to_owned(),
+        data: ItemData::Slice(spec, Buf::copy_of(&bytes).unwrap()),
+    }];
+    if rank == 0 {
+        items.push(Item {
+            name: "lr".to_owned(),
+            data: ItemData::Value(Value::Float(0.001)),
+        });
+    }
+    items
+}
+
+/// Steps 10 and 20 by two ranks below `run`.
+fn saved() -> Sandbox {
+    let sandbox = Sandbox::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let context = Context::open(DiskConfig::default()).unwrap().with_state_dir(None);
+        let root = sandbox.path("run");
+        let location = Location::from_path(&root, &root).unwrap();
+        let store: Arc<dyn Store> = Arc::new(LocalStore::open(&location, &context).unwrap());
+        for (step, base_step) in [(10, None), (20, Some(10))] {
+            let options = SaveOptions {
+                chunk_bytes: 4096,
+                base_step,
+                ..SaveOptions::new(step, Attempt::derive("test", step, 0), 2)
+            };
+            let save = Save::begin(Arc::clone(&store), &context, options).await.unwrap();
+            for rank in 0..2 {
+                let changed = if rank == 1 { step as u8 } else { 0 };
+                save.rank(rank, items(rank.into(), changed)).await.unwrap();
+            }
+            let metadata = Value::Dict(vec![(Value::text("loss"), Value::Float(30.0 / step as f64))]);
+            save.commit(metadata, Duration::ZERO).await.unwrap();
+        }
+    });
+    sandbox
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn checkpoints_are_listed_and_shown() {
+    let sandbox = saved();
+    let ran = sandbox.run(["ckpt", "ls", "run"]).exits(0);
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert_eq!(lines.len(), 3, "{}", ran.out);
+    assert!(
+        lines[1].contains("10") && lines[1].contains("loss=3.0"),
+        "{}",
+        lines[1]
+    );
+    assert!(
+        lines[2].contains("on 10") && lines[2].contains("loss=1.5"),
+        "{}",
+        lines[2]
+    );
+    let ran = sandbox.run(["ckpt", "ls", "run", "--json"]).exits(0);
+    let rows: Vec<_> = ran.out.lines().map(json).collect();
+    assert_eq!(
+        (rows[1]["step"].as_u64(), rows[1]["base_step"].as_u64()),
+        (Some(20), Some(10))
+    );
+    assert_eq!(rows[1]["metadata"]["loss"], 1.5);
+    assert!(rows[1]["bytes_written"].as_u64().unwrap() < rows[0]["bytes_written"].as_u64().unwrap());
+
+    let ran = sandbox.run(["ckpt", "show", "run"]).exits(0);
+    assert!(
+        ran.out.contains("F32") && ran.out.contains("[64, 64]") && ran.out.contains("2 slices"),
+        "{}",
+        ran.out
+    );
+    let ran = sandbox
+        .run(["ckpt", "show", "run", "--step", "10", "model.weight", "--json"])
+        .exits(0);
+    let rows: Vec<_> = ran.out.lines().map(json).collect();
+    assert_eq!(rows[1]["offsets"], serde_json::json!([32, 0]));
+    let ran = sandbox.run(["ckpt", "show", "run", "lr"]).exits(0);
+    assert!(ran.out.contains("0.001"), "{}", ran.out);
+    sandbox
+        .run(["ckpt", "show", "run", "nothing"])
+        .exits(2)
+        .says(&["nothing"]);
+    sandbox
+        .run(["ckpt", "show", "run", "--step", "15"])
+        .exits(2)
+        .says(&["step 15"]);
+    sandbox.run(["ckpt", "ls", "nowhere"]).exits(2).says(&["nowhere"]);
+    std::fs::create_dir(sandbox.path("empty")).unwrap();
+    sandbox
+        .run(["ckpt", "ls", "empty"])
+        .exits(0)
+        .says(&["there is no checkpoint here"]);
+    sandbox
+        .run(["ckpt", "verify", "empty"])
+        .exits(2)
+        .says(&["there is no checkpoint here"]);
+}
+
+#[test]
+fn damage_is_named_and_changes_are_shown() {
+    let sandbox = saved();
+    sandbox
+        .run(["ckpt", "verify", "run", "--all"])
+        .exits(0)
+        .says(&["step 10: whole", "step 20: whole"]);
+    let ran = sandbox.run(["ckpt", "diff", "run", "10", "20"]).exits(1);
+    assert_eq!(ran.out, "model.weight: 4.0 KiB in chunks that differ\n");
+    sandbox.run(["ckpt", "diff", "run", "20", "20"]).exits(0);
+    // The payload of rank 0 at step 10, which both steps need.
+    let folder = format!("run/steps/{:020}/{}", 10, Attempt::derive("test", 10, 0));
+    let path = format!("{folder}/rank-000000.safetensors");
+    let mut bytes = sandbox.read(&path);
+    let at = bytes.len() - 10;
+    bytes[at] ^= 1;
+    std::fs::write(sandbox.path(&path), bytes).unwrap();
+    let ran = sandbox.run(["ckpt", "verify", "run"]).exits(1);
+    assert!(
+        ran.out.contains("model.weight bytes 4096..8192") && ran.out.contains("hash does not hold"),
+        "{}",
+        ran.out
+    );
+    let ran = sandbox
+        .run(["ckpt", "verify", "run", "--step", "10", "--json"])
+        .exits(1);
+    let row = json(&ran.out);
+    assert_eq!(row["damages"][0]["name"], "model.weight");
+    assert_eq!(row["whole"], false);
+}
+
+#[test]
+fn gc_keeps_what_is_asked_and_needed() {
+    let sandbox = saved();
+    let ran = sandbox
+        .run(["ckpt", "gc", "run", "--keep-last", "1", "--dry-run"])
+        .exits(0);
+    assert_eq!(ran.out, "10\n");
+    ran.says(&["would remove 1 checkpoint"]);
+    let ran = sandbox
+        .run(["ckpt", "gc", "run", "--keep-last", "1", "--json"])
+        .exits(0);
+    let collected = json(&ran.out);
+    assert_eq!(
+        (&collected["steps"], &collected["kept"]),
+        (&serde_json::json!([10]), &serde_json::json!([20]))
+    );
+    let ran = sandbox.run(["ckpt", "ls", "run"]).exits(0);
+    assert_eq!(ran.out.lines().count(), 2);
+    sandbox.run(["ckpt", "verify", "run"]).exits(0).says(&["whole"]);
+    sandbox.run(["ckpt", "gc", "run", "--keep-last", "0"]).exits(2);
+    sandbox
+        .run(["ckpt", "gc", "run", "--remove", "20"])
+        .exits(0)
+        .says(&["0 checkpoints left"]);
+}
