@@ -1,0 +1,260 @@
+"""Loads a model from files, or saves it, by one library: `python -m clients.load_weights OP JOB`, where
+JOB is a JSON object.
+
+A function of `OPS` takes the job, imports its library, and returns a function that does one round and gives
+tensors by name (or nothing, for saves); importing is not measured. Each line on stdin asks for one round.
+Loads include a touch of every page, since some only map files. The first round compares every byte with what
+was saved, by CRC-32; rounds that are counted come after it.
+"""
+
+import json
+import mmap
+import os
+import resource
+import sys
+import threading
+import time
+import zlib
+
+PAGE = 4096
+BLOCK = 4 << 20
+THREADS = 4
+
+
+def main():
+    op, job = sys.argv[1], json.loads(sys.argv[2])
+    # Whatever a library prints must not mix with the answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    once = OPS[op](job)
+    is_checked = False
+    for _ in sys.stdin:
+        before, began = cpu_s(), time.perf_counter()
+        tensors = once()
+        touched = sum(touch(tensor) for tensor in tensors.values()) if tensors else 0
+        wall, cpu = time.perf_counter() - began, cpu_s() - before
+        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if tensors and not is_checked:
+            check(tensors, job["crcs"])
+        is_checked = True
+        tensors = None
+        answer = {"bytes": job["bytes"], "wall_s": wall, "cpu_s": cpu, "rss_bytes": rss}
+        answer |= {"samples": job["count"], "touched": touched}
+        print(json.dumps(answer), file=answers)
+
+
+def cpu_s():
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def raw(tensor):
+    """The bytes of a tensor of torch, as an array."""
+    import torch
+
+    return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def touch(tensor):
+    return int(raw(tensor)[::PAGE].sum(dtype="u8"))
+
+
+def check(tensors, crcs):
+    if set(tensors) != set(crcs):
+        raise SystemExit(f"{len(tensors)} tensors came instead of {len(crcs)}")
+    for name, crc in crcs.items():
+        if zlib.crc32(raw(tensors[name])) != crc:
+            raise SystemExit(f"tensor {name} is not what was saved")
+
+
+def forebay(job):
+    import forebay
+
+    return lambda: forebay.load(job["path"], framework="torch", verify=job.get("verify", "off"))
+
+
+def safetensors_mmap(job):
+    from safetensors.torch import load_file
+
+    return lambda: load_file(job["path"])
+
+
+def safetensors_pread(job):
+    from safetensors.torch import load_file
+
+    return lambda: load_file(job["path"], backend="pread")
+
+
+def torch_mmap(job):
+    import torch
+
+    return lambda: torch.load(job["pt"], mmap=True, weights_only=True)
+
+
+def runai(job):
+    from runai_model_streamer import SafetensorsStreamer
+
+    def once():
+        # Its buffers are used again, so tensors must be copied out, into memory of their own.
+        with SafetensorsStreamer() as streamer:
+            streamer.stream_file(job["path"])
+            return {name: tensor.clone() for name, tensor in streamer.get_tensors()}
+
+    return once
+
+
+def fastsafetensors(job):
+    from fastsafetensors import SafeTensorsFileLoader, SingleGroup
+
+    kept = []
+
+    def once():
+        for loader, buffer in kept:
+            buffer.close()
+            loader.close()
+        kept.clear()
+        loader = SafeTensorsFileLoader(SingleGroup(), "cpu", nogds=True)
+        loader.add_filenames({0: [job["path"]]})
+        buffer = loader.copy_files_to_device()
+        kept.append((loader, buffer))
+        return {name: buffer.get_tensor(name) for name in loader.get_keys()}
+
+    return once
+
+
+def in_threads(blocks, work):
+    """Let threads work through blocks, each with page-aligned memory of its own that is used again."""
+    left, lock = iter(blocks), threading.Lock()
+    failures = []
+
+    def run():
+        memory = mmap.mmap(-1, BLOCK)
+        memory.write(b"\1" * BLOCK)
+        try:
+            while True:
+                with lock:
+                    block = next(left, None)
+                if block is None:
+                    return
+                work(memory, block)
+        except OSError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def plain_read(job):
+    """The disk alone: direct reads of the file into memory that is used again."""
+    size = os.path.getsize(job["path"])
+
+    def once():
+        fd = os.open(job["path"], os.O_RDONLY | os.O_DIRECT)
+        try:
+            in_threads(range(0, size, BLOCK), lambda memory, at: os.preadv(fd, [memory], at))
+        finally:
+            os.close(fd)
+
+    return once
+
+
+def model(job):
+    """The tensors to be saved, loaded before anything is measured."""
+    from safetensors.torch import load_file
+
+    return {name: tensor.clone() for name, tensor in load_file(job["path"]).items()}
+
+
+def save_forebay(job, **options):
+    from forebay.safetensors.torch import save_file
+
+    tensors = model(job)
+    return lambda: save_file(tensors, job["target"], **options)
+
+
+def save_forebay_hashed(job):
+    return save_forebay(job, hashes=True)
+
+
+def save_safetensors(job):
+    from safetensors.torch import save_file
+
+    tensors = model(job)
+
+    def once():
+        save_file(tensors, job["target"])
+        sync(job["target"])
+
+    return once
+
+
+def save_torch(job):
+    import torch
+
+    tensors = model(job)
+
+    def once():
+        torch.save(tensors, job["target"])
+        sync(job["target"])
+
+    return once
+
+
+def plain_write(job):
+    """The disk alone: a new file of the same size, written around the page cache, synced, and renamed."""
+    size = os.path.getsize(job["path"]) // BLOCK * BLOCK
+
+    def once():
+        temporary = job["target"] + ".tmp"
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o644)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            in_threads(range(0, size, BLOCK), lambda memory, at: os.pwritev(fd, [memory], at))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, job["target"])
+        sync_folder(job["target"])
+
+    return once
+
+
+def sync(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    sync_folder(path)
+
+
+def sync_folder(path):
+    fd = os.open(os.path.dirname(path), os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+OPS = {
+    "forebay": forebay,
+    "safetensors_mmap": safetensors_mmap,
+    "safetensors_pread": safetensors_pread,
+    "torch_mmap": torch_mmap,
+    "runai": runai,
+    "fastsafetensors": fastsafetensors,
+    "plain_read": plain_read,
+    "save_forebay": save_forebay,
+    "save_forebay_hashed": save_forebay_hashed,
+    "save_safetensors": save_safetensors,
+    "save_torch": save_torch,
+    "plain_write": plain_write,
+}
+
+if __name__ == "__main__":
+    main()
