@@ -1,4 +1,5 @@
-//! Data sets exchanged with the libraries of other loaders: what they write is streamed, what `forebay pack` writes they read.
+//! Data sets exchanged with the libraries of other loaders: what they write is streamed, what `forebay pack` writes they read. And the safetensors
+//! library's own tests, against the interface of that library that Forebay has.
 //!
 //! The libraries are those of the benchmarks, in the same environments under `target/bench`, which `bench/harness/tools.py` makes. They get the
 //! package of this checkout from a folder of its own, so that the environments hold what their requirements say and nothing else. TensorFlow
@@ -6,7 +7,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, anyhow};
 
 use crate::test::Session;
 use crate::venv::{self, WheelProfile, python_tool};
@@ -47,12 +48,54 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
     let mut tools = python_tool(runner, "python");
     tools
         .args(["-m", "harness.tools"])
-        .args(RUNS.map(|(name, _)| name));
+        .args(RUNS.map(|(name, _)| name))
+        .arg(SAFETENSORS_ENVIRONMENT);
     runner.run(tools.current_dir(root.join("bench")))?;
     for (name, modules) in RUNS {
         run_in(session, name, modules, &package)?;
     }
-    Ok(())
+    run_safetensors(session, &package)
+}
+
+/// Environment with torch and the safetensors library, made from `bench/requirements-load.txt`.
+const SAFETENSORS_ENVIRONMENT: &str = "load";
+
+/// Fetches the source distribution of the library, which has its tests, and runs them.
+fn run_safetensors(session: &Session<'_>, package: &Path) -> Result<()> {
+    if session.options.filter.is_some() {
+        // The filter is one of names of the other tests.
+        return Ok(());
+    }
+    let runner = session.runner;
+    let root = runner.workspace().root();
+    let requirements = std::fs::read_to_string(root.join("bench/requirements-load.txt"))
+        .context("cannot read the requirements of the suite `load`")?;
+    let pinned = requirements
+        .lines()
+        .find(|line| line.starts_with("safetensors=="))
+        .and_then(|line| line.split_whitespace().next())
+        .ok_or_else(|| anyhow!("bench/requirements-load.txt does not name safetensors"))?;
+    let folder = runner.workspace().target().join("peers/safetensors");
+    let sdist = folder.join(format!("{}.tar.gz", pinned.replace("==", "-")));
+    if !sdist.exists() {
+        // To learn its name, pip asks the build backend, which is in this environment already.
+        let mut download = python_tool(runner, "python");
+        download
+            .args(["-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"])
+            .args(["--no-binary", "safetensors", "--dest"])
+            .arg(&folder)
+            .arg(pinned);
+        runner.run(&mut download)?;
+    }
+    let python = root.join(format!("target/bench/venv-{SAFETENSORS_ENVIRONMENT}/bin/python"));
+    runner.run(
+        runner
+            .command(python)
+            .env("PYTHONPATH", package)
+            .env_remove("PYTHONHOME")
+            .arg(root.join("crates/forebay-python/tests/peers/safetensors_suite.py"))
+            .arg(&sdist),
+    )
 }
 
 /// Runs some of the tests in one environment.
