@@ -82,7 +82,10 @@ impl StepName {
             Self::Pytest => ("pytest", "Python tests, with SeaweedFS"),
             Self::Web => ("web", "types and parts of the web page, where node is"),
             Self::Browser => ("browser", "the web page in Chromium"),
-            Self::Peers => ("peers", "other libraries: their data sets, both ways, and their tests"),
+            Self::Peers => (
+                "peers",
+                "other libraries: their data sets, both ways, and their tests",
+            ),
             Self::Garage => ("garage", "store conformance on Garage, three nodes"),
             Self::Ceph => ("ceph", "store conformance on Ceph RGW"),
         }

@@ -222,7 +222,7 @@ impl Selection {
             if !used {
                 let message = format!("no tensor matches '{}'", glob.as_str().escape_debug());
                 return Err(Error::new(ErrorKind::NotFound, op, message)
-                    .with_hint("`forebay inspect` lists the tensors of a file"));
+                    .with_hint("`forebay load --list` names the tensors"));
             }
         }
         Ok(wanted)

@@ -81,7 +81,14 @@ fn run_safetensors(session: &Session<'_>, package: &Path) -> Result<()> {
         // To learn its name, pip asks the build backend, which is in this environment already.
         let mut download = python_tool(runner, "python");
         download
-            .args(["-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"])
+            .args([
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--no-build-isolation",
+            ])
             .args(["--no-binary", "safetensors", "--dest"])
             .arg(&folder)
             .arg(pinned);

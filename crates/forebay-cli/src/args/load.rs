@@ -41,6 +41,9 @@ pub(crate) struct LoadArgs {
     /// Do not measure what the disk can do by plain direct reads of the same files
     #[arg(long)]
     pub(crate) no_limit: bool,
+    /// List the tensors instead of loading them
+    #[arg(long)]
+    pub(crate) list: bool,
     /// Write checksums beside the files instead of loading them
     #[arg(long)]
     pub(crate) write_hashes: bool,

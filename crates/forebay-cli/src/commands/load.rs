@@ -23,7 +23,7 @@ use crate::args::LoadArgs;
 use crate::bench::meter::{Median, Meter, Sample};
 use crate::bench::raw;
 use crate::data::count;
-use crate::printer::Printed;
+use crate::printer::{Printed, visible};
 use crate::progress::LoadBar;
 use crate::table::Table;
 use crate::target::Target;
@@ -66,6 +66,9 @@ pub(super) async fn run(args: &LoadArgs, app: &App) -> Printed<Exit> {
     let meter = Meter::start();
     let source = app.unless_cancelled(open(args, app, &context)).await?;
     let open_time = meter.stop(0).time;
+    if args.list {
+        return list(&source, &options.selection, app);
+    }
     if args.write_hashes {
         return hash_all(&source, app, &context).await;
     }
@@ -140,6 +143,55 @@ async fn hash_all(source: &Source, app: &App, context: &Context) -> Printed<Exit
     for file in source.files() {
         let key = app.unless_cancelled(write_hashes(file, context)).await?;
         app.printer().data(file.store.location().join(&key))?;
+    }
+    Ok(Exit::Success)
+}
+
+/// `--list --json`: a tensor.
+#[derive(Debug, Serialize)]
+struct Row<'a> {
+    name: &'a str,
+    dtype: &'static str,
+    shape: &'a [u64],
+    offset: u64,
+    bytes: u64,
+    file: String,
+}
+
+fn list(source: &Source, selection: &Selection, app: &App) -> Printed<Exit> {
+    let printer = app.printer();
+    let mut table = Table::new(&["tensor", "dtype", "shape", ">bytes", "file"]);
+    for wanted in source.wanted(selection)? {
+        let Some(file) = source.files().get(wanted.file) else {
+            continue;
+        };
+        let Some(info) = file.header.tensors().get(wanted.tensor) else {
+            continue;
+        };
+        let row = Row {
+            name: &info.name,
+            dtype: info.dtype.name(),
+            shape: &info.shape,
+            offset: info.span.start(),
+            bytes: info.span.len(),
+            file: file.location.to_string(),
+        };
+        if printer.is_json() {
+            printer.json(&row)?;
+            continue;
+        }
+        table.row([
+            visible(row.name),
+            row.dtype.to_owned(),
+            format!("{:?}", row.shape),
+            row.bytes.to_string(),
+            visible(file.key.as_str()),
+        ]);
+    }
+    if !printer.is_json() {
+        for line in table.lines() {
+            printer.data(line)?;
+        }
     }
     Ok(Exit::Success)
 }

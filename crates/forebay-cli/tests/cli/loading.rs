@@ -57,6 +57,26 @@ fn a_file_is_loaded_and_accounted_for() {
 }
 
 #[test]
+fn tensors_are_listed() {
+    let sandbox = Sandbox::new();
+    weights(&sandbox, "m.safetensors", MODEL);
+    let out = sandbox.run(["load", "m.safetensors", "--list"]).exits(0).out;
+    assert!(
+        out.contains("a.w") && out.contains("[1024, 3000]") && out.contains("U8"),
+        "{out}"
+    );
+    let rows = sandbox
+        .run(["load", "m.safetensors", "--list", "--select", "*.b", "--json"])
+        .exits(0)
+        .json_lines();
+    assert_eq!(rows.len(), 1);
+    assert_eq!(
+        (&rows[0]["name"], &rows[0]["bytes"]),
+        (&"a.b".into(), &100.into())
+    );
+}
+
+#[test]
 fn parts_read_no_more_than_they_need() {
     let sandbox = Sandbox::new();
     weights(&sandbox, "m.safetensors", MODEL);

@@ -263,3 +263,100 @@ fn copy(cut: &Cut, from: &[u8], base: u64, to: &mut [u8]) -> Result<()> {
 fn internal(message: &str) -> Error {
     Error::new(ErrorKind::Internal, "load", message)
 }
+
+#[cfg(test)]
+mod tests {
+    use forebay_core::safetensors::{Header, HeaderBuilder};
+    use forebay_io::PoolConfig;
+
+    use super::*;
+    use crate::load_plan::PlanFile;
+    use crate::select::Wanted;
+
+    const PIECE_BYTES: u64 = 64 << 10;
+
+    fn sink() -> HostSink {
+        let pool = BufPool::new(&PoolConfig {
+            bytes_max: 1 << 20,
+            ..PoolConfig::default()
+        });
+        HostSink::new(&pool.unwrap(), None)
+    }
+
+    fn planned(header: &Header) -> Arc<Plan> {
+        let file = PlanFile { header, grid: None };
+        let wanted: Vec<Wanted> = (0..header.tensors().len())
+            .map(|tensor| Wanted {
+                file: 0,
+                tensor,
+                slice: None,
+            })
+            .collect();
+        Arc::new(Plan::new(&[file], &wanted, Placement::AsInFile, PIECE_BYTES).unwrap())
+    }
+
+    fn header() -> Header {
+        let mut builder = HeaderBuilder::new();
+        builder
+            .tensor("a", Dtype::U8, [200_000])
+            .tensor("b", Dtype::U8, [77])
+            .tensor("c", Dtype::U8, [100_000]);
+        builder.encode().unwrap().header
+    }
+
+    /// The byte of a file at that offset.
+    fn byte(at: u64) -> u8 {
+        (at * 31 % 251) as u8
+    }
+
+    #[tokio::test]
+    async fn pieces_that_came_back_in_other_memory_are_joined_all_the_same() {
+        let header = header();
+        let plan = planned(&header);
+        for elsewhere in [None, Some(0), Some(2)] {
+            let sink = sink();
+            sink.prepare(&plan).await.unwrap();
+            for piece in plan.pieces() {
+                let mut buf = sink.lease(piece).await.unwrap();
+                assert_eq!(buf.len() as u64, piece.span.len());
+                if elsewhere == Some(piece.index) {
+                    buf = AlignedBuf::alloc(buf.len(), Pages::Small).unwrap();
+                }
+                for (at, place) in (piece.span.start()..).zip(buf.iter_mut()) {
+                    *place = byte(at);
+                }
+                sink.accept(piece, buf).await.unwrap();
+            }
+            let (tensors, ledger) = sink.into_tensors().unwrap();
+            for (tensor, info) in tensors.iter().zip(header.tensors()) {
+                assert_eq!(tensor.name, info.name);
+                assert!(
+                    tensor
+                        .bytes
+                        .iter()
+                        .zip(info.span.start()..)
+                        .all(|(found, at)| *found == byte(at)),
+                    "{} {elsewhere:?}",
+                    tensor.name
+                );
+            }
+            let copied = ledger.path(DataPath::Memory).copied_bytes;
+            assert_eq!(copied > 0, elsewhere.is_some());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_or_lent_twice_is_no_tensor() {
+        let header = header();
+        let plan = planned(&header);
+        let sink = sink();
+        sink.prepare(&plan).await.unwrap();
+        let first = sink.lease(&plan.pieces()[0]).await.unwrap();
+        assert_eq!(
+            sink.lease(&plan.pieces()[0]).await.unwrap_err().kind(),
+            ErrorKind::Internal
+        );
+        drop(first);
+        assert!(sink.into_tensors().is_err());
+    }
+}
