@@ -21,7 +21,8 @@ pub(crate) const NO_WAIT: Duration = Duration::from_millis(1);
 
 pub(crate) fn limits() -> Limits {
     Limits {
-        part_bytes: 64 << 10,
+        // Small, so that payloads are uploaded in parts.
+        part_bytes: 16 << 10,
         buffer_bytes_max: 32 << 20,
         ..Limits::default()
     }
