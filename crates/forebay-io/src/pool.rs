@@ -41,7 +41,7 @@ pub struct PoolConfig {
     /// Pins the memory for a device.
     pub pin: Option<Arc<dyn PinHook>>,
     /// Pin this much when the pool is made, rounded up to huge pages, and the rest by [`BufPool::pin_more`], since pinning takes longer than reading;
-    /// 0 pins everything at once.
+    /// 0 pins everything at once. No lease is longer than a step: devices refuse to copy from memory that was pinned in two pieces.
     pub pin_step_bytes: u64,
 }
 
@@ -122,9 +122,15 @@ impl BufPool {
             pinned.push((0, pin_step));
             pages_open = pin_step / PAGE;
         }
+        // A lease is copied from as one piece, so it must have been pinned as one.
+        let segment = if config.pin.is_some() {
+            pin_step / PAGE
+        } else {
+            usize::MAX
+        };
         let pages = map.len() / PAGE;
         let state = State {
-            runs: Runs::new(pages_open),
+            runs: Runs::new(pages_open, segment),
             pages_open,
             pages_max: pages,
             waiters: VecDeque::new(),
@@ -176,7 +182,7 @@ impl BufPool {
 
     /// The largest lease this pool can give.
     pub fn lease_bytes_max(&self) -> usize {
-        self.0.lock().pages_max * PAGE
+        self.0.largest(&self.0.lock())
     }
 
     /// Pin the next piece of the memory that was left for later, and open it to those who wait; false when there is no more. After an error
@@ -222,7 +228,7 @@ impl Arena {
     }
 
     fn check(&self, len: usize) -> Result<()> {
-        Self::check_against(self.lock().pages_max * PAGE, len)
+        Self::check_against(self.largest(&self.lock()), len)
     }
 
     fn check_against(largest: usize, len: usize) -> Result<()> {
@@ -266,17 +272,25 @@ impl Arena {
         hand_out(grants);
     }
 
+    /// The longest lease there can be.
+    fn largest(&self, state: &State) -> usize {
+        match self.pin {
+            Some(_) => self.pin_step.min(state.pages_max * PAGE),
+            None => state.pages_max * PAGE,
+        }
+    }
+
     /// Open `pages` more, or take note that there will never be more, which those who wait for too much are told.
     fn open(self: &Arc<Self>, pages: Option<usize>) {
         let mut state = self.lock();
         let mut refused = Vec::new();
         if let Some(pages) = pages {
             let first = state.pages_open;
-            state.runs.release(first, pages);
+            state.runs.open(first, pages);
             state.pages_open += pages;
         } else {
             state.pages_max = state.pages_open;
-            let largest = state.pages_max * PAGE;
+            let largest = self.largest(&state);
             let waiters = std::mem::take(&mut state.waiters);
             for waiter in waiters {
                 match Self::check_against(largest, waiter.len) {
@@ -566,12 +580,17 @@ mod tests {
         let (pool, pin) = stepping(9);
         let first = pool.try_lease(2 << 20).unwrap();
         assert!(pool.try_lease(1).is_none(), "what is not pinned is not leased");
-        let large = pool.lease(3 << 20);
+        let (small, large) = (pool.lease(1 << 20), pool.lease(2 << 20));
         assert!(pool.pin_more().unwrap());
-        assert_eq!(pool.stats().leased_bytes, 2 << 20);
+        let small = small.wait().unwrap().unwrap();
+        assert_eq!(pool.stats().leased_bytes, 3 << 20);
         assert!(pool.pin_more().unwrap());
-        assert_eq!(large.wait().unwrap().unwrap().len(), 3 << 20);
+        // The second half of the second step and the first one of the third would do, but were not pinned as one.
+        assert_eq!(large.wait().unwrap().unwrap().len(), 2 << 20);
         assert!(!pool.pin_more().unwrap() && !pool.pin_more().unwrap());
+        let long = pool.lease((2 << 20) + 1).wait().unwrap();
+        assert_eq!(long.unwrap_err().kind(), ErrorKind::LimitExceeded);
+        drop(small);
         drop((first, pool));
         assert_eq!(pin.unpinned_bytes.load(Ordering::SeqCst), 6 << 20);
     }

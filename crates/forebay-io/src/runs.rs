@@ -13,18 +13,36 @@ pub(crate) struct Runs {
     /// (number of pages, first page).
     by_length: BTreeSet<(usize, usize)>,
     pages_free: usize,
+    /// Runs do not go across multiples of this.
+    segment: usize,
 }
 
 impl Runs {
-    /// An arena of `pages` pages, all free.
-    pub(crate) fn new(pages: usize) -> Self {
+    /// An arena of `pages` pages, all free, in segments that are given out apart: memory that was registered with a device in pieces is refused
+    /// by it where a copy goes across two of them.
+    pub(crate) fn new(pages: usize, segment: usize) -> Self {
         let mut runs = Self {
             by_place: BTreeMap::new(),
             by_length: BTreeSet::new(),
             pages_free: 0,
+            segment: segment.max(1),
         };
-        runs.release(0, pages);
+        runs.open(0, pages);
         runs
+    }
+
+    /// Add `count` free pages from `first` on.
+    pub(crate) fn open(&mut self, first: usize, count: usize) {
+        let (mut start, end) = (first, first + count);
+        while start < end {
+            let next = (start / self.segment + 1).saturating_mul(self.segment).min(end);
+            self.release(start, next - start);
+            start = next;
+        }
+    }
+
+    fn is_border(&self, page: usize) -> bool {
+        page.is_multiple_of(self.segment)
     }
 
     pub(crate) fn pages_free(&self) -> usize {
@@ -46,12 +64,15 @@ impl Runs {
         let (mut start, mut length) = (first, count);
         if let Some((&before, &pages)) = self.by_place.range(..first).next_back()
             && before + pages == first
+            && !self.is_border(first)
         {
             self.remove(before, pages);
             start = before;
             length += pages;
         }
-        if let Some(&pages) = self.by_place.get(&(first + count)) {
+        if let Some(&pages) = self.by_place.get(&(first + count))
+            && !self.is_border(first + count)
+        {
             self.remove(first + count, pages);
             length += pages;
         }
@@ -83,17 +104,23 @@ mod tests {
         #[test]
         fn agrees_with_a_plain_map(
             pages in 1usize..300,
+            segment in prop::option::of(1usize..100),
             ops in prop::collection::vec((any::<bool>(), 1usize..40, any::<usize>()), 1..200),
         ) {
-            let mut runs = Runs::new(pages);
+            let segment = segment.unwrap_or(usize::MAX);
+            let mut runs = Runs::new(pages, segment);
             let mut used = vec![false; pages];
             let mut held: Vec<(usize, usize)> = Vec::new();
             for (take, count, pick) in ops {
                 if take {
-                    let room = used.chunk_by(|a, b| a == b).any(|run| !run[0] && run.len() >= count);
+                    let mut segments = used.chunks(segment.min(pages));
+                    let room = segments.any(|pages| {
+                        pages.chunk_by(|a, b| a == b).any(|run| !run[0] && run.len() >= count)
+                    });
                     let taken = runs.take(count);
                     prop_assert_eq!(taken.is_some(), room, "a run that is there must be found");
                     if let Some(first) = taken {
+                        prop_assert_eq!(first / segment, (first + count - 1) / segment);
                         for page in &mut used[first..first + count] {
                             prop_assert!(!*page);
                             *page = true;
@@ -111,7 +138,7 @@ mod tests {
                 runs.release(first, count);
             }
             prop_assert_eq!(runs.pages_free(), pages);
-            prop_assert_eq!(runs.take(pages), Some(0));
+            prop_assert_eq!(runs.take(pages.min(segment)), Some(0));
         }
     }
 }

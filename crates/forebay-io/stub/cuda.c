@@ -1,6 +1,7 @@
 /* A CUDA driver without a GPU, for tests: device memory is malloc'ed, and copies run as late as the API allows, when
  * somebody waits for their stream or for a mark behind them. Whoever reuses host memory too early copies wrong bytes here, every time.
- * It is as strict as the driver where misuse counts: calls without a current context, copies out of bounds, memory pinned twice.
+ * It is as strict as the driver where misuse counts: calls without a current context, copies out of bounds,
+ * memory pinned twice, copies from memory that was pinned in several pieces or in part.
  *
  * Variants are made by -D: DEVICES, MEMORY (bytes each), VERSION, INIT_CODE, FAIL_AT (copy to fail at, counted from 1, then all later calls
  * on the device fail), FAIL_CODE, ALLOC_CODE, PIN_MAX (bytes that can be pinned), NO_UUID (lacks a symbol). */
@@ -143,6 +144,11 @@ static int lies_within(uint64_t address, size_t len, context *ctx) {
         if (at->ctx == ctx && (char *)(uintptr_t)address >= at->base && (char *)(uintptr_t)address + len <= at->base + at->len) return 1;
     return 0;
 }
+static int straddles(const char *from, size_t len) {
+    for (pinned *at = pins; at; at = at->next)
+        if (from < at->base + at->len && at->base < from + len) return from < at->base || from + len > at->base + at->len;
+    return 0;
+}
 static int queue(stream *s, char *to, const char *from, size_t len) {
     op *made = malloc(sizeof *made);
     made->to = to; made->from = from; made->len = len; made->next = NULL;
@@ -162,7 +168,7 @@ static void run(stream *s, uint64_t until) {
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t len, stream *s) {
     ENTER CONTEXT
     if (!s || s->ctx != ctx) FAIL(INVALID_HANDLE);
-    if (!lies_within(to, len, ctx)) FAIL(INVALID_VALUE);
+    if (!lies_within(to, len, ctx) || straddles(from, len)) FAIL(INVALID_VALUE);
     code = queue(s, (char *)(uintptr_t)to, from, len);
     LEAVE
 }
@@ -180,6 +186,7 @@ int cuMemcpy2DAsync_v2(const rows *r, stream *s) {
     if (!s || s->ctx != ctx) FAIL(INVALID_HANDLE);
     if (r->to_kind != 2 || (r->from_kind != 1 && r->from_kind != 2) || (r->count > 1 && (r->from_stride < r->bytes || r->to_stride < r->bytes)) ||
         r->from_stride > 0x7fffffff || r->to_stride > 0x7fffffff) FAIL(INVALID_VALUE);
+    if (r->from_kind == 1 && straddles(r->from_host, (r->count - 1) * r->from_stride + r->bytes)) FAIL(INVALID_VALUE);
     for (size_t i = 0; i < r->count; i++) {
         uint64_t to = r->to_device + i * r->to_stride, from = r->from_device + i * r->from_stride;
         if (!lies_within(to, r->bytes, ctx) || (r->from_kind == 2 && !lies_within(from, r->bytes, ctx))) FAIL(INVALID_VALUE);

@@ -292,6 +292,25 @@ fn slots_are_recycled_only_after_the_device_has_read_them() {
 }
 
 #[test]
+fn slots_lie_in_memory_that_was_pinned_as_one() {
+    const SLOT: usize = 7 << 20;
+    let stub = open(&[]).unwrap();
+    let device = Device::open(&stub.driver, 0).unwrap();
+    let ring = ring(&device, 96 << 20);
+    ring.pin_all().unwrap();
+    let (stream, target) = (device.stream().unwrap(), Arc::new(device.alloc(SLOT).unwrap()));
+    // As many as there are: a step holds four, and what is left of one does not go together with the start of the next.
+    let slots: Vec<AlignedBuf> = std::iter::from_fn(|| ring.pool().try_lease(SLOT)).collect();
+    assert_eq!(slots.len(), 12);
+    for slot in slots {
+        let mut flight = Flight::new(slot);
+        flight.copy(&stream, 0..SLOT, &target, 0).unwrap();
+        flight.launch().unwrap();
+        flight.wait().1.unwrap();
+    }
+}
+
+#[test]
 fn one_buffer_feeds_several_devices() {
     let stub = open(&["-DDEVICES=2"]).unwrap();
     let devices: Vec<Device> = (0..2)
