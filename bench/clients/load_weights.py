@@ -7,6 +7,7 @@ Loads include a touch of every page, since some only map files. The first round 
 was saved, by CRC-32; rounds that are counted come after it.
 """
 
+import gc
 import json
 import mmap
 import os
@@ -37,7 +38,9 @@ def main():
         if tensors and not is_checked:
             check(tensors, job["crcs"])
         is_checked = True
+        # What is still mapped could not be dropped from memory before the next round.
         tensors = None
+        gc.collect()
         answer = {"bytes": job["bytes"], "wall_s": wall, "cpu_s": cpu, "rss_bytes": rss}
         answer |= {"samples": job["count"], "touched": touched}
         print(json.dumps(answer), file=answers)
