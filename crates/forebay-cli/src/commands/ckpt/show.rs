@@ -61,7 +61,7 @@ pub(super) async fn run(args: &CkptShowArgs, app: &App) -> Printed<Exit> {
     printer.say(format_args!(
         "step {}: {} of {}, {} in chunks of {} with {}",
         manifest.step,
-        count(manifest.entries, "entry").replace("entrys", "entries"),
+        entries(manifest.entries),
         count(u64::from(manifest.world()), "rank"),
         ByteSize(manifest.raw_bytes),
         ByteSize(u64::from(manifest.chunk_bytes)),
@@ -202,4 +202,12 @@ async fn show_one(checkpoint: &Checkpoint, found: &[Found], app: &App) -> Printe
         }
     }
     Ok(())
+}
+
+/// So many of them, in words.
+fn entries(count: u64) -> String {
+    match count {
+        1 => "1 entry".to_owned(),
+        count => format!("{count} entries"),
+    }
 }
