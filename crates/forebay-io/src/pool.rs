@@ -203,8 +203,9 @@ impl BufPool {
         if outcome.is_ok() {
             pinned.push((start, len));
         }
-        drop(pinned);
+        // Still under the lock: whoever hears that there is no more finds all of it open.
         self.0.open(outcome.is_ok().then_some(len / PAGE));
+        drop(pinned);
         outcome.map(|()| true)
     }
 
