@@ -1,9 +1,9 @@
 """Contenders that are a new process in every round, and files that are in memory or are not.
 
-A loader keeps memory, threads and caches of its own, and they must not add up over rounds. Each process drains one epoch
-that is not counted, and then the one that is: a virtual machine gives memory that nobody used for a second back to its host,
-and who touches it first pays up to 1.8 CPU seconds per GiB for that. It depends on who ran before, so everybody's memory is
-touched by itself.
+A loader keeps memory, threads and caches of its own, and they must not add up over rounds. Each process
+drains one epoch that is not counted, and then the one that is: a virtual machine gives memory that nobody
+used for a second back to its host, and who touches it first pays up to 1.8 CPU seconds per GiB for that.
+It depends on who ran before, so everybody's memory is touched by itself.
 """
 
 import os

@@ -1,9 +1,9 @@
 """Images from a cold local disk: 20,000 samples of about 98 KB that do not compress and a JSON label,
 shuffled, in batches of 256; tar shards of 256 MiB, and for every peer the format it is best with.
 
-Every round of every contender is a new process on files that are not in memory, and its second epoch; importing is
-not measured, opening is. The limit is fio on the tar shards. The peers have environments of their own
-(`requirements-stream.txt`, `requirements-tf.txt`), made on the first run.
+Every round of every contender is a new process on files that are not in memory, and its second epoch;
+importing is not measured, opening is. The limit is fio on the tar shards. The peers have environments of
+their own (`requirements-stream.txt`, `requirements-tf.txt`), made on the first run.
 """
 
 import tempfile

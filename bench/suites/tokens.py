@@ -1,9 +1,9 @@
 """Tokens from a local disk: 200,000 samples of 2,048 tokens of 16 bits, shuffled, in batches of 256 that
 are one array; once from memory, once cold.
 
-Every round of every contender is a new process, and its second epoch; importing is not measured, opening is. The limit is fio
-on the raw file, past the page cache in both tables. The peers have environments of their own
-(`requirements-stream.txt`, `requirements-tf.txt`), made on the first run.
+Every round of every contender is a new process, and its second epoch; importing is not measured, opening
+is. The limit is fio on the raw file, past the page cache in both tables. The peers have environments of
+their own (`requirements-stream.txt`, `requirements-tf.txt`), made on the first run.
 """
 
 import tempfile
