@@ -29,7 +29,8 @@ SHARD_BYTES = 256 * MIB
 SHARDS_MIN = 8
 """A smoke test has smaller shards instead of fewer: loaders deal them out to their workers."""
 
-# Each with the best of 0, 1, 2 and 4 workers (SPDL and Grain: also 8 and 16 threads) on two cores. Worker
+# Each with the best of 0, 1, 2 and 4 workers (SPDL and Grain: also 8 and 16 threads) on two cores that had
+# other work beside it: to be chosen anew on a quiet machine. Worker
 # processes cost two to four times the CPU time of none, and only mosaicml-streaming, which opens its file
 # anew for every sample, gains from them. Threads that wait for the disk help SPDL, pyarrow, Grain, tf.data.
 PEERS = [

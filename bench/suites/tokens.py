@@ -38,7 +38,8 @@ FORMS = [
     ("tar", "tar", ()),
 ]
 
-# Each with the best of 0, 1, 2 and 4 workers on two cores.
+# Each with the best of 0, 1, 2 and 4 workers on two cores that had other work beside it: to be chosen anew
+# on a quiet machine.
 PEERS = [
     Peer("numpy memmap", "numpy_memmap", "raw", 0, "no loader: one index expression per batch"),
     Peer("pyarrow, Parquet", "pyarrow", "parquet", 1, "1 thread ahead; row groups, shuffled in themselves"),
