@@ -8,7 +8,7 @@ use crate::manifest::Manifest;
 use crate::part::{NAME_BYTES_MAX, PartHead, split_tail};
 use crate::tree::{Kind, named_children, numbered_children, open_page};
 use crate::value::Value;
-use crate::wire::Cursor;
+use crate::wire::{Cursor, cursor};
 
 /// Manifests: as they are, and bodies by themselves, since nothing that is fuzzed would hold a hash.
 pub fn manifest(bytes: &[u8]) {
@@ -38,13 +38,13 @@ pub fn part(bytes: &[u8]) {
         }
     }
     drop(numbered_children(bytes, Kind::Chunks, 1, 3));
-    let mut cursor = Cursor::new(bytes, "fuzz");
+    let mut cursor = cursor(bytes, "fuzz");
     if let Ok(entry) = Entry::take(&mut cursor) {
         let mut again = Vec::new();
         entry.put(&mut again);
         assert_eq!(bytes.get(..cursor.at()), Some(&again[..]));
     }
-    let mut cursor = Cursor::new(bytes, "fuzz");
+    let mut cursor = cursor(bytes, "fuzz");
     if let Ok(chunk) = ChunkRecord::take(&mut cursor) {
         let mut again = Vec::new();
         chunk.put(&mut again);

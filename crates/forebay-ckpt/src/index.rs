@@ -7,7 +7,7 @@ use crate::hash::Digest;
 use crate::names::{Attempt, WORLD_MAX};
 use crate::part::{ENTRIES_MAX, FORMAT, check_chunk_bytes, put_trailer, take_format};
 use crate::tree::{Kind, NamedBuilder, Root};
-use crate::wire::{Cursor, Wire};
+use crate::wire::{Cursor, Wire, cursor};
 
 const MAGIC: &[u8; 8] = b"FBAYINDX";
 
@@ -33,7 +33,7 @@ impl IndexHead {
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
-        let mut cursor = Cursor::new(bytes, "head of the index");
+        let mut cursor = cursor(bytes, "head of the index");
         if cursor.array::<8>()? != *MAGIC {
             return Err(cursor.corrupt("this is no index of a checkpoint"));
         }

@@ -14,7 +14,7 @@ use crate::part::{
     PAYLOAD_ROW_BYTES, PayloadRow, check_chunk_bytes, put_features, take_features, take_format,
 };
 use crate::value::Value;
-use crate::wire::{Cursor, Wire};
+use crate::wire::{Cursor, Wire, cursor};
 
 #[cfg(test)]
 mod tests;
@@ -224,7 +224,7 @@ impl Manifest {
 
     /// From the bytes of an object.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut cursor = Cursor::new(bytes, "manifest");
+        let mut cursor = cursor(bytes, "manifest");
         if cursor.array::<8>()? != *MAGIC {
             return Err(cursor.corrupt("this is no manifest of a checkpoint"));
         }
@@ -248,7 +248,7 @@ impl Manifest {
         }
         cursor.finish()?;
         if sha256(&[body]) != root {
-            let error = Cursor::new(body, "manifest").corrupt("the body is not what was written");
+            let error = crate::wire::cursor(body, "manifest").corrupt("the body is not what was written");
             return Err(error);
         }
         let mut manifest = Self::take_body(body)?;
@@ -257,7 +257,7 @@ impl Manifest {
     }
 
     pub(crate) fn take_body(body: &[u8]) -> Result<Self> {
-        let mut cursor = Cursor::new(body, "manifest's body");
+        let mut cursor = cursor(body, "manifest's body");
         let features = take_features(&mut cursor)?;
         let (step, attempt) = (cursor.u64()?, Attempt(cursor.array()?));
         let committed = Duration::from_nanos(cursor.u64()?);

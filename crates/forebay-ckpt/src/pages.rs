@@ -22,7 +22,7 @@ use crate::tree::{
     Kind, PAGE_BYTES, Pointer, Root, check_page, children_of, children_with, first_child, leaf_records,
     named_children, numbered_children, open_page, page_above, pages_by_level,
 };
-use crate::wire::Cursor;
+use crate::wire::{Cursor, cursor};
 
 /// Bytes at the end that are read first: head and upper pages of most parts.
 const TAIL_BYTES: u64 = 64 << 10;
@@ -257,7 +257,7 @@ impl PageFile {
     /// Chunk records `first..first + count`.
     pub(crate) async fn chunks(&self, root: &Root, first: u64, count: u64) -> Result<Vec<ChunkRecord>> {
         let bytes = self.numbered(Kind::Chunks, root, first, count).await?;
-        let mut cursor = Cursor::new(&bytes, "chunks");
+        let mut cursor = cursor(&bytes, "chunks");
         let chunks = (0..count).map(|_| ChunkRecord::take(&mut cursor));
         chunks.collect::<Result<_>>().map_err(|error| self.name_in(error))
     }

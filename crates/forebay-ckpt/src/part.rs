@@ -13,7 +13,7 @@ use crate::entry::{CHUNK_RECORD_BYTES, ChunkRecord, Content, Entry};
 use crate::hash::{Digest, HashKind, sha256};
 use crate::names::{Attempt, Form, Piece, WORLD_MAX, piece_key};
 use crate::tree::{Kind, NamedBuilder, Root, put_numbered};
-use crate::wire::{Cursor, Wire};
+use crate::wire::{Cursor, Wire, cursor};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -218,7 +218,7 @@ impl PartHead {
 
     /// From the bytes of a head.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
-        let mut cursor = Cursor::new(bytes, "head of the part");
+        let mut cursor = cursor(bytes, "head of the part");
         if cursor.array::<8>()? != *PART_MAGIC {
             return Err(cursor.corrupt("this is no part of a checkpoint"));
         }
@@ -279,7 +279,7 @@ pub(crate) fn split_tail(tail: &[u8], size: u64) -> Result<Result<&[u8], u32>> {
     let cut_off = || corrupt("this is no part or index of a checkpoint, or one that was cut off");
     let at = tail.len().checked_sub(TRAILER_BYTES).ok_or_else(cut_off)?;
     let (before, trailer) = tail.split_at(at);
-    let mut cursor = Cursor::new(trailer, "trailer");
+    let mut cursor = cursor(trailer, "trailer");
     let (file_bytes, head_bytes, head_crc) = (cursor.u64()?, cursor.u32()?, cursor.u32()?);
     let zero = cursor.u32()?;
     let magic: [u8; 8] = cursor.array()?;

@@ -13,7 +13,7 @@
 use forebay_core::{Error, ErrorKind, Result};
 
 use crate::hash::{Digest, sha256};
-use crate::wire::{Cursor, Wire};
+use crate::wire::{Cursor, Wire, cursor};
 
 #[cfg(test)]
 mod tests;
@@ -273,7 +273,7 @@ impl<'a> NamedBuilder<'a> {
 
 /// A page that holds its hash: its records, and how many there are.
 pub(crate) fn open_page(bytes: &[u8], kind: Kind, level: u8) -> Result<(Cursor<'_>, u32)> {
-    let mut cursor = Cursor::new(bytes, "page");
+    let mut cursor = cursor(bytes, "page");
     if cursor.array::<4>()? != *MAGIC {
         return Err(cursor.corrupt("this is no page"));
     }

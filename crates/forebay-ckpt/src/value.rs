@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use forebay_core::{Error, ErrorKind, Result};
 
-use crate::wire::{Cursor, Wire};
+use crate::wire::{Cursor, Wire, cursor};
 
 #[cfg(test)]
 mod tests;
@@ -226,7 +226,7 @@ impl Value {
         if bytes.len() > VALUE_BYTES_MAX {
             return Err(refused("this value takes more than 64 MiB"));
         }
-        let mut cursor = Cursor::new(bytes, "value");
+        let mut cursor = cursor(bytes, "value");
         let value = Self::take(&mut cursor, DEPTH_MAX)?;
         cursor.finish()?;
         Ok(value)

@@ -7,6 +7,7 @@
 //! - [`DataPath`] and [`PathPolicy`] say how bytes may move, [`Ledger`] how they did;
 //! - [`Limits`] holds every bound, [`Clock`] and [`Seed`] are the only sources of time and randomness;
 //! - [`Crc32c`] is the checksum that travels with data, [`ByteSize`] the way people write sizes;
+//! - [`wire`] reads numbers and text out of untrusted bytes, for every format of our own;
 //! - [`safetensors`] is the format of tensors on disk, read and written by several jobs;
 //! - [`mod@env`] and [`metric`] are the registries of environment variables and metric names.
 
@@ -24,6 +25,7 @@ pub mod safetensors;
 mod seed;
 mod size;
 mod span;
+pub mod wire;
 
 pub use checksum::{Crc32c, Crc64Nvme, crc32c, crc64nvme};
 pub use clock::{Clock, ManualClock, SystemClock};

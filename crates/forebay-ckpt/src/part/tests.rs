@@ -75,14 +75,14 @@ proptest! {
     fn entries_come_back(entry in any_entry()) {
         let mut bytes = Vec::new();
         entry.put(&mut bytes);
-        let mut cursor = Cursor::new(&bytes, "test");
+        let mut cursor = cursor(&bytes, "test");
         prop_assert_eq!(Entry::take(&mut cursor).unwrap(), entry);
         cursor.finish().unwrap();
     }
 
     #[test]
     fn accepted_entries_have_one_encoding(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-        let mut cursor = Cursor::new(&bytes, "test");
+        let mut cursor = cursor(&bytes, "test");
         if let Ok(entry) = Entry::take(&mut cursor) {
             let mut again = Vec::new();
             entry.put(&mut again);
@@ -94,7 +94,7 @@ proptest! {
     fn accepted_chunks_have_one_encoding(bytes in prop::collection::vec(any::<u8>(), 64..65), codec in 0u8..6, flag in 0u8..3) {
         let mut bytes = bytes;
         (bytes[4], bytes[5]) = (codec, flag);
-        if let Ok(chunk) = ChunkRecord::take(&mut Cursor::new(&bytes, "test")) {
+        if let Ok(chunk) = ChunkRecord::take(&mut cursor(&bytes, "test")) {
             let mut again = Vec::new();
             chunk.put(&mut again);
             prop_assert_eq!(bytes, again);
@@ -212,7 +212,7 @@ fn hostile_entries_are_refused() {
         };
         let mut bytes = Vec::new();
         entry.put(&mut bytes);
-        let error = Entry::take(&mut Cursor::new(&bytes, "test")).unwrap_err();
+        let error = Entry::take(&mut cursor(&bytes, "test")).unwrap_err();
         assert!(error.to_string().contains(word), "{error}");
     };
     let spec = SliceSpec::whole(Dtype::F64, &[8, 8]);

@@ -1,75 +1,25 @@
-//! Reads numbers and text out of untrusted bytes: every step checks what is left, nothing is allocated by what a length claims.
+//! Reads the manifest out of untrusted bytes, and knows numbers that lie by planes: all first bytes, then all second ones.
 
-use forebay_core::{Error, ErrorKind, Result};
+use forebay_core::Result;
+pub(super) use forebay_core::wire::Cursor;
 
-/// A place in bytes that were read.
-#[derive(Debug)]
-pub(super) struct Cursor<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    /// What is being read, for messages.
-    what: &'static str,
+/// A cursor at the start of `bytes`, the `what` of a manifest.
+pub(super) fn cursor<'a>(bytes: &'a [u8], what: &'static str) -> Cursor<'a> {
+    Cursor::new(bytes, "read manifest", what)
 }
 
-macro_rules! numbers {
-    ($( $name:ident: $number:ty; )*) => {
-        $(
-            pub(super) fn $name(&mut self) -> Result<$number> {
-                self.array().map(<$number>::from_le_bytes)
-            }
-        )*
-    };
+/// Numbers by planes.
+pub(super) trait Planes {
+    /// `count` numbers of 32 bits.
+    fn planes_u32(&mut self, count: usize) -> Result<Vec<u32>>;
+    /// `count` numbers of 64 bits.
+    fn planes_u64(&mut self, count: usize) -> Result<Vec<u64>>;
 }
 
-impl<'a> Cursor<'a> {
-    pub(super) fn new(bytes: &'a [u8], what: &'static str) -> Self {
-        Self { bytes, at: 0, what }
-    }
-
-    /// Bytes that were read so far.
-    pub(super) fn at(&self) -> usize {
-        self.at
-    }
-
-    /// Bytes that are left.
-    pub(super) fn left(&self) -> usize {
-        self.bytes.len() - self.at
-    }
-
-    pub(super) fn take(&mut self, len: usize) -> Result<&'a [u8]> {
-        let taken = self
-            .at
-            .checked_add(len)
-            .and_then(|end| Some((end, self.bytes.get(self.at..end)?)));
-        let Some((end, bytes)) = taken else {
-            return Err(self.corrupt("it ends too early"));
-        };
-        self.at = end;
-        Ok(bytes)
-    }
-
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let error = self.corrupt("it ends too early");
-        self.take(N)?.try_into().map_err(|_| error)
-    }
-
-    numbers! {
-        u8: u8;
-        u16: u16;
-        u32: u32;
-        u64: u64;
-    }
-
-    pub(super) fn text(&mut self, len: usize) -> Result<&'a str> {
-        let at = self.at;
-        let bytes = self.take(len)?;
-        std::str::from_utf8(bytes)
-            .map_err(|error| corrupt(self.what, at, "text is not UTF-8").with_source(error))
-    }
-
-    /// `count` numbers of 32 bits, by planes.
-    pub(super) fn planes_u32(&mut self, count: usize) -> Result<Vec<u32>> {
-        let bytes = self.planes(count, 4)?;
+impl Planes for Cursor<'_> {
+    fn planes_u32(&mut self, count: usize) -> Result<Vec<u32>> {
+        let len = count.checked_mul(4);
+        let bytes = self.take(len.ok_or_else(|| self.corrupt("it ends too early"))?)?;
         let (low, high) = bytes.split_at(2 * count);
         let ((a, b), (c, d)) = (low.split_at(count), high.split_at(count));
         let values = a.iter().zip(b).zip(c.iter().zip(d));
@@ -78,8 +28,7 @@ impl<'a> Cursor<'a> {
             .collect())
     }
 
-    /// `count` numbers of 64 bits, by planes.
-    pub(super) fn planes_u64(&mut self, count: usize) -> Result<Vec<u64>> {
+    fn planes_u64(&mut self, count: usize) -> Result<Vec<u64>> {
         let low = self.planes_u32(count)?;
         let high = self.planes_u32(count)?;
         let values = low.into_iter().zip(high);
@@ -87,31 +36,6 @@ impl<'a> Cursor<'a> {
             .map(|(low, high)| u64::from(low) | u64::from(high) << 32)
             .collect())
     }
-
-    fn planes(&mut self, count: usize, width: usize) -> Result<&'a [u8]> {
-        let Some(len) = count.checked_mul(width) else {
-            return Err(self.corrupt("it ends too early"));
-        };
-        self.take(len)
-    }
-
-    /// Nothing may follow.
-    pub(super) fn finish(self) -> Result<()> {
-        if self.left() == 0 {
-            return Ok(());
-        }
-        Err(self.corrupt("something follows its end"))
-    }
-
-    /// An error at this place.
-    pub(super) fn corrupt(&self, message: &str) -> Error {
-        corrupt(self.what, self.at, message)
-    }
-}
-
-fn corrupt(what: &str, at: usize, message: &str) -> Error {
-    let message = format!("{message} (byte {at} of the {what})");
-    Error::new(ErrorKind::Corrupt, "read manifest", message)
 }
 
 /// Write numbers of 32 bits by planes.

@@ -7,7 +7,7 @@ use forebay_core::{ByteSize, Error, ErrorKind, Key, Result, Span, crc32c};
 use ring::digest;
 use serde::{Deserialize, Serialize};
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, cursor};
 use super::section::Section;
 use crate::codec::Codec;
 use crate::schema::Schema;
@@ -194,7 +194,7 @@ impl Directory {
         if bytes.len() as u64 != trailer.directory.len() || crc32c(bytes) != trailer.crc {
             return Err(corrupt("the list of shards does not have its checksum"));
         }
-        let mut cursor = Cursor::new(bytes, "directory");
+        let mut cursor = cursor(bytes, "directory");
         let len = cursor.u32()? as usize;
         if len > DESCRIPTION_BYTES_MAX {
             return Err(limit("a description longer than any that was written"));
@@ -229,7 +229,7 @@ impl Directory {
 
 fn read_row(cursor: &mut Cursor<'_>, codecs: &[Codec]) -> Result<Shard> {
     let key_len = usize::from(cursor.u16()?);
-    let key = Key::parse(cursor.text(key_len)?)?;
+    let key = Key::parse(cursor.text_of(key_len)?)?;
     if key.is_root() {
         return Err(cursor.corrupt("a shard without a name"));
     }
@@ -338,7 +338,7 @@ impl Trailer {
 
     /// From the last bytes of a file of `file_bytes`.
     pub(super) fn parse(bytes: &[u8], file_bytes: u64) -> Result<Self> {
-        let mut cursor = Cursor::new(bytes, "trailer");
+        let mut cursor = cursor(bytes, "trailer");
         if cursor.array()? != *TRAILER_MAGIC {
             return Err(corrupt("this is no manifest, or one that was cut off"));
         }
@@ -405,7 +405,7 @@ pub(super) fn packed_mark() -> Vec<u8> {
 
 /// Refuse a file that does not begin like a manifest.
 pub(super) fn check_prelude(bytes: &[u8]) -> Result<()> {
-    let mut cursor = Cursor::new(bytes, "prelude");
+    let mut cursor = cursor(bytes, "prelude");
     if cursor.array()? != *PRELUDE_MAGIC {
         return Err(corrupt("this does not begin like a manifest"));
     }

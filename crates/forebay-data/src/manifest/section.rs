@@ -4,7 +4,7 @@ use std::io::Read;
 
 use forebay_core::{ByteSize, Error, ErrorKind, Result, Span, crc32c};
 
-use super::cursor::{Cursor, put_planes_u32, put_planes_u64};
+use super::cursor::{Cursor, Planes, cursor, put_planes_u32, put_planes_u64};
 use crate::schema::Field;
 use crate::table::{FIELDS_MAX, Footer, Group, Groups, Keys, Layout, Samples, Spans, Table, chunks};
 
@@ -175,7 +175,7 @@ fn decompress(stored: &[u8], raw_bytes: u32) -> Result<Vec<u8>> {
 
 /// From decompressed bytes.
 pub(super) fn decode_raw(raw: &[u8]) -> Result<Table> {
-    let mut cursor = Cursor::new(raw, "section");
+    let mut cursor = cursor(raw, "section");
     let layout = cursor.u8()?;
     let fields_len = cursor.u32()? as usize;
     let fields: Vec<Field> = serde_json::from_slice(cursor.take(fields_len)?)
@@ -234,7 +234,7 @@ fn read_keys(cursor: &mut Cursor<'_>, count: usize) -> Result<Keys> {
         };
         (*len, end) = (next, next);
     }
-    let text = cursor.text(end as usize)?.to_owned();
+    let text = cursor.text_of(end as usize)?.to_owned();
     Ok(Keys::Named { text, ends })
 }
 
