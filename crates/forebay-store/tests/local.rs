@@ -272,6 +272,39 @@ async fn links_are_followed_and_loops_are_told() {
 }
 
 #[tokio::test]
+async fn directories_read_ahead_keep_their_own_names() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let mut files = Vec::new();
+    // More neighbours than are read ahead, and among them one with more names than are looked at ahead, an empty one and ones with neighbours inside.
+    for number in 0..30 {
+        let name = format!("d{number:02}");
+        fs::create_dir_all(root.join(&name)).unwrap();
+        let count = match number {
+            7 => 0,
+            11 => 1100,
+            _ => number % 4 + 1,
+        };
+        files.extend((0..count).map(|file| format!("{name}/f{file:04}")));
+        for inner in 0..number % 3 {
+            fs::create_dir_all(root.join(&name).join(format!("e{inner}"))).unwrap();
+            files.push(format!("{name}/e{inner}/{number}"));
+        }
+    }
+    for file in &files {
+        fs::write(root.join(file), file).unwrap();
+    }
+    symlink(root, root.join("d05/up")).unwrap();
+    let (store, _) = store_at(root);
+    let rows = names(&store, "", true).await;
+    let (errors, found): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.starts_with("error"));
+    assert!(errors.len() == 1 && errors[0].contains("d05/up"), "{errors:?}");
+    files.sort();
+    assert_eq!(found, files);
+}
+
+#[tokio::test]
 async fn names_that_are_not_utf8_are_told_and_the_walk_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     for name in [&b"a"[..], b"bad-\xff-name", b"z"] {

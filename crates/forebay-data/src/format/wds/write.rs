@@ -272,7 +272,19 @@ fn refused(message: impl Into<String>) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// The short way says yes to nothing that the long one refuses.
+        #[test]
+        fn names_that_are_taken_unseen_pass_all_checks(key in "[a_./ \n0-9]{0,8}", field in "[a-c_./A.]{0,6}") {
+            if is_readable(&key, &field, &member_name(&key, &field)) {
+                prop_assert!(check_key(&key).is_ok() && check_field(&key, &field).is_ok());
+            }
+        }
+    }
 
     #[test]
     fn records_are_for_names_that_fit_nowhere_else() {
