@@ -6,6 +6,7 @@ use forebay_core::Result;
 use serde::Serialize;
 
 use crate::entry::{Content, SliceSpec};
+use crate::hash::Digest;
 use crate::open::Checkpoint;
 
 /// How a name differs.
@@ -141,12 +142,21 @@ async fn compare(
     let mut changed = 0;
     for ((spec, rank, first), (_, new_rank, new_first)) in before.slices.iter().zip(&after.slices) {
         let count = spec.chunks(chunk_bytes);
-        let was = old.part(*rank).await?.chunks(*first, count).await?;
-        let is = new.part(*new_rank).await?.chunks(*new_first, count).await?;
-        let differ = was.iter().zip(&is).filter(|(was, is)| was.hash != is.hash);
-        let bytes: u64 = differ.map(|(_, is)| u64::from(is.raw_bytes)).sum();
+        let was = contents(old, *rank, *first, count).await?;
+        let is = contents(new, *new_rank, *new_first, count).await?;
+        let differ = was.iter().zip(&is).filter(|((_, was), (_, is))| was != is);
+        let bytes: u64 = differ.map(|(_, (bytes, _))| bytes).sum();
         changed += bytes;
         diff.bytes_same += spec.bytes() - bytes;
     }
     Ok((changed > 0).then_some(Change::Content { bytes: changed }))
+}
+
+/// Chunks as their raw bytes and what tells their contents apart.
+async fn contents(checkpoint: &Checkpoint, rank: u32, first: u64, count: u64) -> Result<Vec<(u64, Digest)>> {
+    let part = checkpoint.part(rank).await?;
+    let chunks = part.chunks(first, count).await?;
+    let ids = part.content_ids(first, &chunks).await?;
+    let bytes = chunks.iter().map(|chunk| u64::from(chunk.raw_bytes));
+    Ok(bytes.zip(ids).collect())
 }

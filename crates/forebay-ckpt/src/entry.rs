@@ -2,6 +2,7 @@
 
 use forebay_core::{Error, ErrorKind, Result, Span};
 
+use crate::codec;
 use crate::dtype::Dtype;
 use crate::hash::{Digest, HashKind, Place, SliceId, sha256};
 use crate::part::{CHUNKS_MAX, NAME_BYTES_MAX};
@@ -305,7 +306,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 5] = [
         Self::Raw,
         Self::Zstd,
         Self::Lz4,
@@ -317,6 +318,9 @@ impl Codec {
         self as u8
     }
 }
+
+/// Bytes of the tag behind a sealed chunk.
+pub(crate) const TAG_BYTES: u64 = 16;
 
 /// Bytes of a chunk's record.
 pub(crate) const CHUNK_RECORD_BYTES: usize = 64;
@@ -350,6 +354,30 @@ impl ChunkRecord {
         Span::at(self.offset, self.stored_bytes.into()).unwrap_or(Span::first(0))
     }
 
+    /// True when it is stored as it is.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.codec == Codec::Raw && !self.is_sealed
+    }
+
+    /// Stored bytes without the tag of a sealed chunk; `None` where there is no room for one.
+    pub(crate) fn coded_bytes(&self) -> Option<u64> {
+        let tag_bytes = if self.is_sealed { TAG_BYTES } else { 0 };
+        u64::from(self.stored_bytes).checked_sub(tag_bytes)
+    }
+
+    /// The features that a reader of it needs.
+    pub(crate) fn features(&self) -> impl Iterator<Item = &'static str> {
+        let of_codec: &[&str] = match self.codec {
+            Codec::Raw => &[],
+            Codec::Zstd => &["zstd"],
+            Codec::Lz4 => &["lz4"],
+            Codec::PlanesZstd => &["planes", "zstd"],
+            Codec::PlanesLz4 => &["planes", "lz4"],
+        };
+        let of_seal = self.is_sealed.then_some("aes-256-gcm");
+        of_codec.iter().copied().chain(of_seal)
+    }
+
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         out.put_u32(self.payload);
         out.extend_from_slice(&[self.codec.number(), u8::from(self.is_sealed)]);
@@ -380,8 +408,10 @@ impl ChunkRecord {
             number: cursor.u64()?,
             hash: cursor.array()?,
         };
-        let is_plain = codec == Codec::Raw && !is_sealed;
-        let fits = !is_plain || (record.stored_bytes == record.raw_bytes && record.parameter == 0);
+        let fits = record.coded_bytes().is_some_and(|coded_bytes| {
+            is_sealed == (record.number != 0)
+                && codec::fits(codec, record.parameter, coded_bytes, record.raw_bytes)
+        });
         if !fits || record.offset.checked_add(record.stored_bytes.into()).is_none() {
             return Err(cursor.corrupt("a chunk has lengths that do not fit"));
         }

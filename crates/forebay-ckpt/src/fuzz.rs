@@ -2,7 +2,8 @@
 //!
 //! Beside not panicking, whatever is accepted has exactly one encoding: what is read and written again is the same bytes.
 
-use crate::entry::{ChunkRecord, Entry};
+use crate::codec::Decoder;
+use crate::entry::{ChunkRecord, Codec, Entry};
 use crate::index::{Found, IndexHead};
 use crate::manifest::Manifest;
 use crate::part::{NAME_BYTES_MAX, PartHead, split_tail};
@@ -49,6 +50,30 @@ pub fn part(bytes: &[u8]) {
         let mut again = Vec::new();
         chunk.put(&mut again);
         assert_eq!(bytes.get(..cursor.at()), Some(&again[..]));
+    }
+}
+
+/// Decoders of chunks: whatever bytes say, they fill the memory of the chunk and nothing else. The first bytes say codec, parameter and length.
+pub fn codec(bytes: &[u8]) {
+    let mut cursor = cursor(bytes, "fuzz");
+    let (Ok(codec), Ok(parameter), Ok(len)) = (cursor.u8(), cursor.u16(), cursor.u16()) else {
+        return;
+    };
+    let Some(codec) = Codec::ALL.get(usize::from(codec % 5)) else {
+        return;
+    };
+    let stored = bytes.get(cursor.at()..).unwrap_or_default();
+    let mut raw = vec![0; usize::from(len)];
+    if Decoder::new()
+        .decode((*codec, parameter), stored, &mut raw)
+        .is_ok()
+    {
+        let mut again = vec![1; raw.len()];
+        assert_eq!(
+            Decoder::new().decode((*codec, parameter), stored, &mut again),
+            Ok(())
+        );
+        assert_eq!(raw, again);
     }
 }
 

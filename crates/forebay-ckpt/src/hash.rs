@@ -110,6 +110,22 @@ impl HashKind {
     }
 }
 
+/// What contents are told apart by: hashes of raw bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum IdKind {
+    /// As chunks are hashed.
+    Hash(HashKind),
+}
+
+impl IdKind {
+    /// The id of the raw bytes at a place.
+    pub(crate) fn of(&self, place: &Place, raw: &[u8]) -> Digest {
+        match self {
+            Self::Hash(kind) => kind.chunk(place, raw),
+        }
+    }
+}
+
 impl fmt::Display for HashKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

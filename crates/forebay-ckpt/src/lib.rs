@@ -3,7 +3,7 @@
 //! A checkpoint is a payload and a part for each rank, and one manifest whose atomic publication is the commit. Everything is hashed, up to one root.
 //!
 //! ```text
-//! save:  items -> chunks, hashed -> payload (a safetensors file), then part -> [all ranks] -> index, manifest: the commit
+//! save:  items -> chunks, hashed [compressed] -> payload (raw: a safetensors file), then part -> [all ranks] -> index, manifest: the commit
 //! load:  manifest -> index or parts, page by page -> plan: which chunks -> read, verified -> the caller's memory
 //! ```
 //!
@@ -12,9 +12,10 @@
 //! - [`Value`]: what is not a tensor, without pickle; [`Dtype`], [`SliceSpec`]: what is;
 //! - [`list`](fn@list), [`newest`], [`verify`](fn@verify), [`diff`](fn@diff), [`gc`](fn@gc).
 //!
-//! The bytes are specified in `docs/formats/checkpoint.md`. `wire`, `tree`, `part`, `index`, `manifest` and `layout` are pure; `pages` and `open` read, `save` and
+//! The bytes are specified in `docs/formats/checkpoint.md`. `wire`, `tree`, `part`, `index`, `manifest`, `layout` and `codec` are pure; `pages` and `open` read, `save` and
 //! `commit` write.
 
+mod codec;
 mod commit;
 mod diff;
 mod dtype;
@@ -41,6 +42,7 @@ mod value;
 mod verify;
 mod wire;
 
+pub use codec::Compress;
 pub use commit::Committed;
 pub use diff::{Change, Diff, Difference, diff};
 pub use dtype::Dtype;

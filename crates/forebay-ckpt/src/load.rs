@@ -3,6 +3,7 @@
 //! ```text
 //! Want (name, box, memory) -> find slices -> [plan]: which chunks, which of their bytes go where
 //!                                              |-- whole chunks that lie in a row here and there: read straight into the memory, then hashed there
+//!                                              |-- compressed ones: read into leased memory, hashed, [unpack]ed to their place
 //!                                              `-- others: read into leased memory, hashed, and the wanted rows copied
 //! ```
 //!
@@ -13,6 +14,7 @@ mod fetch;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod unpack;
 
 use forebay_core::{Error, ErrorKind, Ledger, Result};
 use forebay_io::AlignedBuf;

@@ -9,7 +9,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::OnceCell;
 
 use crate::entry::{ChunkRecord, Content, Entry};
-use crate::hash::sha256;
+use crate::hash::{Digest, sha256};
 use crate::index::{Found, IndexHead};
 use crate::list::find_gone;
 use crate::manifest::{FileRow, MANIFEST_BYTES_MAX, Manifest};
@@ -86,6 +86,18 @@ impl Part {
             self.payload(chunk)?;
         }
         Ok(chunks)
+    }
+
+    /// What tells the contents of these chunks apart, which begin with number `first`: content ids, or hashes where all of the part are stored as they are.
+    pub(crate) async fn content_ids(&self, first: u64, chunks: &[ChunkRecord]) -> Result<Vec<Digest>> {
+        let root = &self.head.content_ids;
+        if root.records == 0 {
+            return Ok(chunks.iter().map(|chunk| chunk.hash).collect());
+        }
+        let count = chunks.len() as u64;
+        let bytes = self.file.numbered(Kind::ContentIds, root, first, count).await?;
+        let (ids, _) = bytes.as_chunks();
+        Ok(ids.to_vec())
     }
 
     /// The payload that a chunk lies in; refuses a chunk that does not lie in it.

@@ -57,7 +57,7 @@ const PART_MAGIC: &[u8; 8] = b"FBAYPART";
 const TRAILER_MAGIC: &[u8; 8] = b"FBAYPEND";
 
 /// Features of checkpoints that this version can read.
-pub(crate) const FEATURES_KNOWN: &[&str] = &["opaque"];
+pub(crate) const FEATURES_KNOWN: &[&str] = &["aes-256-gcm", "lz4", "opaque", "planes", "zstd"];
 
 /// A payload file that chunks lie in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -253,6 +253,9 @@ impl PartHead {
             values: Root::take(&mut cursor, Kind::Values, VALUES_BYTES_MAX)?,
             content_ids: Root::take(&mut cursor, Kind::ContentIds, CHUNKS_MAX)?,
         };
+        if head.content_ids.records != 0 && head.content_ids.records != head.chunks.records {
+            return Err(cursor.corrupt("there are other content ids than chunks"));
+        }
         cursor.finish()?;
         Ok(head)
     }
@@ -308,6 +311,9 @@ pub(crate) struct PartBuilder {
     pub(crate) head: PartHead,
     entries: Vec<Entry>,
     chunks: Vec<u8>,
+    ids: Vec<u8>,
+    /// Some chunk is not stored as it is, so contents cannot be told apart by hashes.
+    needs_ids: bool,
     values: Vec<u8>,
 }
 
@@ -317,6 +323,8 @@ impl PartBuilder {
             head,
             entries: Vec::new(),
             chunks: Vec::new(),
+            ids: Vec::new(),
+            needs_ids: false,
             values: Vec::new(),
         }
     }
@@ -326,8 +334,21 @@ impl PartBuilder {
         (self.chunks.len() / CHUNK_RECORD_BYTES) as u64
     }
 
-    pub(crate) fn push_chunk(&mut self, chunk: &ChunkRecord) {
+    /// Keep a chunk and its content id, which is stored where some chunk needs it.
+    pub(crate) fn push_chunk(&mut self, chunk: &ChunkRecord, id: &Digest) {
         chunk.put(&mut self.chunks);
+        self.ids.extend_from_slice(id);
+        self.needs_ids |= !chunk.is_plain();
+        for feature in chunk.features() {
+            self.need(feature);
+        }
+    }
+
+    fn need(&mut self, feature: &str) {
+        let features = &mut self.head.features;
+        if let Err(at) = features.binary_search_by(|known| known.as_str().cmp(feature)) {
+            features.insert(at, feature.to_owned());
+        }
     }
 
     /// Keep the bytes of a value.
@@ -357,7 +378,7 @@ impl PartBuilder {
             .iter()
             .any(|entry| matches!(entry.content, Content::Opaque(_)));
         if has_opaque {
-            self.head.features.push("opaque".to_owned());
+            self.need("opaque");
         }
         let mut file = Vec::new();
         let mut tree = NamedBuilder::new(&mut file, Kind::Entries);
@@ -374,7 +395,9 @@ impl PartBuilder {
         self.head.entries = tree.finish();
         self.head.chunks = put_numbered(&mut file, Kind::Chunks, &self.chunks);
         self.head.values = put_numbered(&mut file, Kind::Values, &self.values);
-        self.head.content_ids = Root::default();
+        if self.needs_ids {
+            self.head.content_ids = put_numbered(&mut file, Kind::ContentIds, &self.ids);
+        }
         let mut head = Vec::new();
         self.head.put(&mut head);
         if head.len() > HEAD_BYTES_MAX as usize || self.head.payloads.len() as u64 > PAYLOADS_MAX {

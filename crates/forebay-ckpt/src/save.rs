@@ -4,15 +4,21 @@
 //! coordinator: Save::begin (pin) ------+------------------------------------------+--> commit.rs
 //! other ranks: Save::join (see the pin)-+                                          |
 //! every rank:  Save::rank: items -> [hash] -> what the base has is referenced -> [write] payload -> part
+//!                                                                            `-> [pack] payload of chunks -> part, where they are compressed
 //! ```
 //!
 //! - `prepare`: what cannot be saved is refused before anything is written;
 //! - `hash`: chunks are hashed by several threads, beside the writing where nothing depends on it;
-//! - `write`: the payload goes out in large aligned pieces, from the caller's memory where that is aligned.
+//! - `known`: what the base has already;
+//! - `pack`, `stream`: chunks are compressed by several threads, and written as they are done, in their order;
+//! - `write`: a raw payload goes out in large aligned pieces, from the caller's memory where that is aligned.
 
 mod hash;
+mod known;
+mod pack;
 mod prepare;
 mod rank;
+mod stream;
 mod write;
 
 use std::sync::Arc;
@@ -22,8 +28,9 @@ use forebay_core::{Error, ErrorKind, Ledger, Result};
 use forebay_io::{Buf, Class};
 use forebay_store::{Context, PutMode, PutOptions, Store};
 
+use crate::codec::Compress;
 use crate::entry::{Alias, SliceSpec};
-use crate::hash::HashKind;
+use crate::hash::{HashKind, IdKind};
 use crate::list::gone_of_step;
 use crate::manifest::Publish;
 use crate::names::{Attempt, check_rank, pin_key};
@@ -64,6 +71,8 @@ pub struct SaveOptions {
     pub with_index: bool,
     /// Class of service for local writes.
     pub class: Class,
+    /// How chunks are compressed.
+    pub compress: Compress,
 }
 
 impl SaveOptions {
@@ -79,11 +88,13 @@ impl SaveOptions {
             publish: Publish::default(),
             with_index: world > 1,
             class: Class::Checkpoint,
+            compress: Compress::default(),
         }
     }
 
     fn check(&self) -> Result<()> {
         check_rank(0, self.world)?;
+        self.compress.check()?;
         check_chunk_bytes(self.chunk_bytes).map_err(|why| Error::new(ErrorKind::InvalidInput, "save", why))
     }
 }
@@ -254,6 +265,16 @@ impl Save {
     /// Give up: the pin goes, and gc may remove what was written.
     pub async fn abandon(self) {
         remove_pin(&self.source, self.options.attempt).await;
+    }
+
+    /// True when the payload is one of chunks that are not stored as they are.
+    fn packs(&self) -> bool {
+        self.options.compress != Compress::Off
+    }
+
+    /// What contents are told apart by.
+    fn id_kind(&self) -> IdKind {
+        IdKind::Hash(self.options.hash)
     }
 
     pub(crate) fn put_options(&self) -> PutOptions {

@@ -2,6 +2,7 @@
 //!
 //! Inside the crate, since the tests of checkers run once with the checks off to show that they would see what the checks prevent.
 
+mod compress;
 mod crash;
 mod damage;
 mod faults;

@@ -9,9 +9,11 @@ use serde::Serialize;
 
 use crate::entry::{ChunkRecord, Content, Entry, SliceSpec};
 use crate::hash::Place;
+use crate::layout::ALIGN;
 use crate::names::Form;
 use crate::open::{Checkpoint, Part, header_holds};
 use crate::part::PayloadRow;
+use crate::tree::Kind;
 use crate::value::Value;
 
 /// Bytes of one read of a payload.
@@ -158,6 +160,9 @@ async fn verify_part(
             Content::Alias(_) => {}
         }
     }
+    // Loading does not need them, but the next incremental save does.
+    let ids = &part.head.content_ids;
+    part.file.numbered(Kind::ContentIds, ids, 0, ids.records).await?;
     let expected = expected_chunks(checkpoint, part, key, &slices, report).await?;
     for (payload, mut chunks) in expected {
         let Some(row) = part.head.payloads.get(payload as usize) else {
@@ -306,12 +311,14 @@ impl PayloadJob<'_> {
     fn verify_cover(&self, key: &Key, chunks: &[Expected], report: &mut Verified) {
         let head = &self.part.head;
         let is_own = (self.row.step, self.row.attempt, self.row.rank) == (head.step, head.attempt, head.rank);
-        if !is_own || self.row.form != Form::Safetensors {
+        if !is_own {
             return;
         }
+        let align = if self.row.form == Form::Chunks { ALIGN } else { 1 };
         let mut at = self.row.head_bytes;
         for chunk in chunks {
             let span = chunk.record.span();
+            at = at.checked_next_multiple_of(align).unwrap_or(at);
             if span.start() != at {
                 let what = if span.start() > at {
                     "no chunk has"
@@ -347,6 +354,8 @@ impl PayloadJob<'_> {
             .map(|chunk| chunk.record.span().end())
             .max()
             .unwrap_or(start);
+        // Up to where the next chunk may begin: what lies between is zero.
+        let end = end.max(self.padding(end).end());
         let buf = match self.read(key, Span::new(start, end)?, report).await {
             Ok(buf) => buf,
             Err(error) => {
@@ -369,8 +378,28 @@ impl PayloadJob<'_> {
                 continue;
             }
             report.ledger.verified_bytes += stored.len() as u64;
+            let padding = self.padding(chunk.record.span().end());
+            let between = buf.get(padding.relative_to(start)).unwrap_or_default();
+            if checks && between.iter().any(|byte| *byte != 0) {
+                let message = "what lies behind a chunk is not zero".to_owned();
+                report.damage(Damage {
+                    object_bytes: Some(padding),
+                    ..self.describe(key, chunk, message)
+                });
+            }
         }
         Ok(())
+    }
+
+    /// What lies between the end of a chunk and where the next may begin.
+    fn padding(&self, end: u64) -> Span {
+        let next = match self.row.form {
+            Form::Chunks => end
+                .checked_next_multiple_of(ALIGN)
+                .map_or(end, |next| next.min(self.row.bytes)),
+            Form::Safetensors => end,
+        };
+        Span::new(end, next.max(end)).unwrap_or(Span::first(0))
     }
 
     fn describe(&self, key: &Key, chunk: &Expected, message: String) -> Damage {

@@ -1,7 +1,9 @@
 //! Reads what plans need, checks it, and brings it to its place.
 //!
-//! Direct runs are pieces split off the caller's memory: chunks that lie one after the other in the payload, in the slice and in the memory. Everything
-//! else goes through leased memory.
+//! Direct runs are pieces split off the caller's memory: chunks that lie one after the other in the payload, in the slice and in the memory. Chunks that are not stored as they are come through
+//! leased memory, one by one, and are unpacked to their place; everything else goes through leased memory and is copied.
+
+use std::sync::Arc;
 
 use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Result, Span};
 use forebay_io::{AlignedBuf, Class, Pages};
@@ -9,9 +11,8 @@ use forebay_store::{ReadOptions, Store};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::plan::{Copy, Needed, Part, Plan};
+use super::unpack::{Bad, Unpacker};
 use super::{Loaded, Want, about};
-use crate::entry::Codec;
-use crate::hash::HashKind;
 use crate::open::Checkpoint;
 use crate::pages::Source;
 
@@ -33,6 +34,18 @@ struct Run {
     to: u64,
 }
 
+impl Run {
+    /// True when what is stored is what is wanted.
+    fn is_plain(&self) -> bool {
+        self.chunks.iter().all(|chunk| chunk.record.is_plain())
+    }
+
+    /// Bytes that its chunks have.
+    fn raw_bytes(&self) -> u64 {
+        self.chunks.iter().map(|chunk| chunk.span.len()).sum()
+    }
+}
+
 /// A run and what is to be copied of it.
 #[derive(Debug)]
 struct Bounce {
@@ -44,16 +57,15 @@ pub(super) async fn fetch(checkpoint: &Checkpoint, wants: Vec<Want>, plans: Vec<
     let (mut direct, mut bounces) = (Vec::new(), Vec::new());
     for (index, plan) in plans.into_iter().enumerate() {
         for part in plan.parts {
-            sort_out(index, part, &mut direct, &mut bounces)?;
+            sort_out(index, part, &mut direct, &mut bounces);
         }
     }
     let names: Vec<String> = wants.iter().map(|want| want.name.clone()).collect();
     let memory = wants.into_iter().map(|want| want.memory).collect();
     let source = checkpoint.source();
-    let hash = checkpoint.manifest().hash;
     let job = Job {
         source,
-        hash,
+        unpacker: Arc::new(Unpacker::new(checkpoint.manifest().hash, source.checks)),
         names: &names,
     };
     let mut ledger = Ledger::default();
@@ -63,13 +75,9 @@ pub(super) async fn fetch(checkpoint: &Checkpoint, wants: Vec<Want>, plans: Vec<
 }
 
 /// Chunks that lie whole within one copy are read straight to their place; others are bounced.
-fn sort_out(want: usize, part: Part, direct: &mut Vec<Run>, bounces: &mut Vec<Bounce>) -> Result<()> {
+fn sort_out(want: usize, part: Part, direct: &mut Vec<Run>, bounces: &mut Vec<Bounce>) {
     let mut copies = part.copies.iter().peekable();
     for needed in part.chunks {
-        if needed.record.codec != Codec::Raw || needed.record.is_sealed {
-            let message = "a chunk is compressed or sealed, which this version cannot read";
-            return Err(Error::new(ErrorKind::Unsupported, "load", message));
-        }
         while copies
             .next_if(|copy| copy.from.end() <= needed.span.start())
             .is_some()
@@ -101,7 +109,6 @@ fn sort_out(want: usize, part: Part, direct: &mut Vec<Run>, bounces: &mut Vec<Bo
             copies: here.clone(),
         }));
     }
-    Ok(())
 }
 
 /// The first of ascending copies that ends behind a byte.
@@ -115,6 +122,8 @@ fn add(runs: &mut Vec<Run>, want: usize, needed: Needed, to: u64, follows: impl 
     if let Some(last) = runs.last_mut()
         && last.want == want
         && last.key == key
+        && last.is_plain()
+        && needed.record.is_plain()
         && last.span.end() == span.start()
         && follows(last)
         && last.span.len() + span.len() <= READ_BYTES_MAX
@@ -136,7 +145,7 @@ fn add(runs: &mut Vec<Run>, want: usize, needed: Needed, to: u64, follows: impl 
 /// What reading needs.
 struct Job<'a> {
     source: &'a Source,
-    hash: HashKind,
+    unpacker: Arc<Unpacker>,
     names: &'a [String],
 }
 
@@ -155,8 +164,8 @@ impl Job<'_> {
             while let Some(run) = runs.next_if(|run| run.want == want) {
                 let mut piece = rest.split_off((run.to - at) as usize);
                 pieces.push((want, rest, None));
-                rest = piece.split_off(run.span.len() as usize);
-                at = run.to + run.span.len();
+                rest = piece.split_off(run.raw_bytes() as usize);
+                at = run.to + run.raw_bytes();
                 pieces.push((want, piece, Some(run)));
             }
             pieces.push((want, rest, None));
@@ -196,7 +205,13 @@ impl Job<'_> {
         let reads = stream::iter(bounces)
             // Leased in order: were a later read to hold the last memory, the one before would wait for ever.
             .then(|bounce| async move {
-                let lease = self.source.memory(bounce.run.span.len() as usize).await?;
+                let len = bounce.run.raw_bytes() as usize;
+                let lease = if bounce.run.is_plain() {
+                    self.source.memory(len).await?
+                } else {
+                    // Not of the pool: what is stored is leased beside it, and who holds one lease must not wait for another.
+                    AlignedBuf::alloc(len, Pages::default())?
+                };
                 Ok::<_, Error>((bounce, lease))
             })
             .map(|leased| async move {
@@ -225,57 +240,91 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Read a run and compare each of its chunks with its hash.
+    /// Read a run, compare each of its chunks with its hash, and have its raw bytes in `piece`.
     async fn read_run(&self, run: &Run, piece: AlignedBuf) -> Result<(AlignedBuf, Ledger)> {
+        match run.chunks.first() {
+            Some(chunk) if !run.is_plain() => self.read_packed(run, chunk, piece).await,
+            _ => self.read_plain(run, piece).await,
+        }
+    }
+
+    async fn read_stored(&self, run: &Run, memory: AlignedBuf) -> Result<(AlignedBuf, Ledger)> {
         let options = ReadOptions {
             class: Class::Data,
             ..ReadOptions::default()
         };
         let store: &dyn Store = &*self.source.store;
-        let name = self.names.get(run.want).map_or("", String::as_str);
-        let done = store.read_into(&run.key, run.span, piece, &options).await;
-        let done = done.map_err(|error| self.unreadable(run, name, error))?;
-        let (buf, mut ledger) = (done.buf, done.ledger);
+        let done = store.read_into(&run.key, run.span, memory, &options).await;
+        let done = done.map_err(|error| self.unreadable(run, error))?;
+        Ok((done.buf, done.ledger))
+    }
+
+    async fn read_plain(&self, run: &Run, piece: AlignedBuf) -> Result<(AlignedBuf, Ledger)> {
+        let (buf, mut ledger) = self.read_stored(run, piece).await?;
         if !self.source.checks {
             return Ok((buf, ledger));
         }
-        let (hash, chunks, start) = (self.hash, run.chunks.clone(), run.span.start());
+        let (unpacker, chunks, start) = (Arc::clone(&self.unpacker), run.chunks.clone(), run.span.start());
         let checking = tokio::task::spawn_blocking(move || {
-            let bad = chunks.into_iter().find(|chunk| {
-                let stored = buf.get(chunk.record.span().relative_to(start));
-                !stored.is_some_and(|stored| chunk.record.holds(hash, &chunk.place, stored))
-            });
-            (buf, bad)
+            let checked = unpacker.check(&chunks, start, &buf);
+            (buf, checked)
         });
-        let (buf, bad) = checking.await.map_err(|error| {
-            Error::new(ErrorKind::Internal, "load", "hashing was broken off").with_source(error)
-        })?;
-        if let Some(chunk) = bad {
-            let message = format!(
-                "bytes {} of its slice are damaged: what is stored at {} does not hold its hash",
-                chunk.span,
-                chunk.record.span()
-            );
-            return Err(about(ErrorKind::Corrupt, name, &message).at(self
-                .source
-                .store
-                .location()
-                .join(&run.key)));
-        }
+        let (buf, checked) = checking.await.map_err(broken_off)?;
+        checked.map_err(|bad| self.damaged(run, *bad))?;
         ledger.verified_bytes += run.span.len();
         Ok((buf, ledger))
     }
 
-    fn unreadable(&self, run: &Run, name: &str, error: Error) -> Error {
+    async fn read_packed(
+        &self,
+        run: &Run,
+        chunk: &Needed,
+        mut piece: AlignedBuf,
+    ) -> Result<(AlignedBuf, Ledger)> {
+        let memory = self.source.memory(run.span.len() as usize).await?;
+        let (mut stored, mut ledger) = self.read_stored(run, memory).await?;
+        let (unpacker, chunk) = (Arc::clone(&self.unpacker), *chunk);
+        let unpacking = tokio::task::spawn_blocking(move || {
+            let unpacked = unpacker.unpack(&chunk, &mut stored, &mut piece);
+            (piece, unpacked)
+        });
+        let (piece, unpacked) = unpacking.await.map_err(broken_off)?;
+        unpacked.map_err(|bad| self.damaged(run, *bad))?;
+        if self.source.checks {
+            ledger.verified_bytes += run.span.len();
+        }
+        let path = ledger.paths.keys().next().copied().unwrap_or(DataPath::Memory);
+        ledger.record_copy(path, run.raw_bytes());
+        Ok((piece, ledger))
+    }
+
+    fn name(&self, run: &Run) -> &str {
+        self.names.get(run.want).map_or("", String::as_str)
+    }
+
+    fn damaged(&self, run: &Run, (chunk, why): Bad) -> Error {
+        let message = format!(
+            "bytes {} of its slice are damaged, stored at {}: {why}",
+            chunk.span,
+            chunk.record.span()
+        );
+        about(ErrorKind::Corrupt, self.name(run), &message).at(self.source.store.location().join(&run.key))
+    }
+
+    fn unreadable(&self, run: &Run, error: Error) -> Error {
         let kind = match error.kind() {
             // A payload that a manifest names must be there, whole.
             ErrorKind::NotFound | ErrorKind::InvalidInput => ErrorKind::Corrupt,
             kind => kind,
         };
-        about(kind, name, "what is stored cannot be read")
+        about(kind, self.name(run), "what is stored cannot be read")
             .with_source(error)
             .at(self.source.store.location().join(&run.key))
     }
+}
+
+fn broken_off(error: tokio::task::JoinError) -> Error {
+    Error::new(ErrorKind::Internal, "load", "unpacking was broken off").with_source(error)
 }
 
 /// Pieces of one memory as one again. A read that was tried again comes back in other memory; only then everything is copied together.

@@ -120,7 +120,7 @@ fn part(entries: u64) -> Vec<u8> {
     let mut builder = PartBuilder::new(head());
     for number in 0..entries {
         let first_chunk = builder.next_chunk();
-        builder.push_chunk(&ChunkRecord {
+        let record = ChunkRecord {
             payload: 0,
             codec: Codec::Raw,
             is_sealed: false,
@@ -130,7 +130,8 @@ fn part(entries: u64) -> Vec<u8> {
             raw_bytes: 16,
             number: 0,
             hash: [number as u8; 32],
-        });
+        };
+        builder.push_chunk(&record, &record.hash);
         builder.push_entry(Entry {
             name: format!("tensor.{number:06}"),
             content: Content::Slice {

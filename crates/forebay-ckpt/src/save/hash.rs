@@ -1,4 +1,4 @@
-//! Hashes chunks by several threads.
+//! Hashes raw chunks by several threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,10 +7,16 @@ use forebay_core::{Error, ErrorKind, Result};
 use forebay_io::Buf;
 use tokio::task::JoinHandle;
 
-use crate::hash::{Digest, HashKind, Place};
+use crate::hash::{Digest, IdKind, Place};
 
 /// Most threads: hashing must keep up with the fastest disks, not take the machine from the training.
 const THREADS_MAX: usize = 8;
+
+/// Threads that work on chunks.
+pub(super) fn threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    cores.min(THREADS_MAX)
+}
 
 /// A chunk to be hashed.
 #[derive(Debug)]
@@ -27,20 +33,19 @@ pub(super) struct Hashing {
 }
 
 /// Begin to hash; the threads take chunk after chunk until there is none.
-pub(super) fn start(kind: HashKind, jobs: Vec<Job>) -> Hashing {
+pub(super) fn start(kind: &IdKind, jobs: Vec<Job>) -> Hashing {
     let count = jobs.len();
     let jobs = Arc::new(jobs);
     let next = Arc::new(AtomicUsize::new(0));
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = (0..cores.min(THREADS_MAX).min(count))
+    let threads = (0..threads().min(count))
         .map(|_| {
-            let (jobs, next) = (Arc::clone(&jobs), Arc::clone(&next));
+            let (kind, jobs, next) = (kind.clone(), Arc::clone(&jobs), Arc::clone(&next));
             tokio::task::spawn_blocking(move || {
                 let mut done = Vec::new();
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     let Some(job) = jobs.get(number) else { return done };
-                    done.push((number, kind.chunk(&job.place, &job.bytes)));
+                    done.push((number, kind.of(&job.place, &job.bytes)));
                 }
             })
         })

@@ -7,12 +7,13 @@ use forebay_io::Buf;
 use forebay_store::StoreExt;
 
 use super::hash::{self, Job};
+use super::known::{Known, find_known};
+use super::pack::{self, Written};
 use super::prepare::{Other, Prepared, Slice, prepare};
 use super::write::{self, Segments};
 use super::{Item, Save};
-use crate::entry::{ChunkRecord, Codec, Content, Entry, SliceSpec};
+use crate::entry::{ChunkRecord, Codec, Content, Entry};
 use crate::hash::{Digest, sha256};
-use crate::index::Found;
 use crate::layout::{Stored, lay_out};
 use crate::names::{Attempt, Form, Piece, piece_key};
 use crate::part::{FORMAT, PartBuilder, PartHead, PayloadRow};
@@ -35,33 +36,23 @@ pub struct RankSaved {
     pub ledger: Ledger,
 }
 
-/// A chunk that is there already.
-#[derive(Debug, Clone, Copy)]
-struct Known {
-    record: ChunkRecord,
-    payload: PayloadRow,
-}
-
 pub(super) async fn save(save: &Save, rank: u32, items: Vec<Item>) -> Result<RankSaved> {
     let chunk_bytes = save.options.chunk_bytes;
     let Prepared { slices, others } = prepare(items, chunk_bytes)?;
-    let hashing = hash::start(save.options.hash, jobs(&slices, chunk_bytes));
-    let (hashes, known, hashing) = match &save.base {
-        // What the base has decides what is written, so all hashes are needed first.
-        Some(_) => {
-            let hashes = hashing.finish().await?;
-            let known = find_known(save, rank, &slices, &hashes).await?;
-            (hashes, known, None)
-        }
-        None => (Vec::new(), HashMap::new(), Some(hashing)),
+    let (mut ids, mut known) = (None, HashMap::new());
+    if save.base.is_some() {
+        // What the base has decides what is written, so all ids are needed first.
+        let found = hash::start(&save.id_kind(), jobs(&slices, chunk_bytes))
+            .finish()
+            .await?;
+        known = find_known(save, rank, &slices, &found).await?;
+        ids = Some(found);
+    }
+    let (written, ids) = if save.packs() {
+        store_packed(save, rank, &slices, &known, ids).await?
+    } else {
+        store_raw(save, rank, &slices, &known, ids).await?
     };
-    let written = write_payload(save, rank, &slices, &known).await;
-    let hashes = match hashing {
-        // Also after a failed write: threads must not go on behind the caller's back.
-        Some(hashing) => hashing.finish().await?,
-        None => hashes,
-    };
-    let written = written?;
     let mut ledger = written.ledger.clone();
     let mut done = RankSaved {
         raw_bytes: slices.iter().map(|slice| slice.spec.bytes()).sum(),
@@ -70,12 +61,12 @@ pub(super) async fn save(save: &Save, rank: u32, items: Vec<Item>) -> Result<Ran
             .values()
             .map(|known| u64::from(known.record.raw_bytes))
             .sum(),
-        chunks: hashes.len() as u64,
+        chunks: ids.len() as u64,
         chunks_referenced: known.len() as u64,
         ledger: Ledger::default(),
     };
     let mut builder = builder(save, rank, &done);
-    push_slices(&mut builder, save, &slices, &hashes, &known, &written)?;
+    push_slices(&mut builder, &slices, &ids, &known, &written)?;
     push_others(&mut builder, others)?;
     let part = builder.finish()?;
     let key = piece_key(save.options.step, save.options.attempt, Piece::Part(rank));
@@ -85,6 +76,53 @@ pub(super) async fn save(save: &Save, rank: u32, items: Vec<Item>) -> Result<Ran
     ledger.merge(&save.base_ledger());
     done.ledger = ledger;
     Ok(done)
+}
+
+/// Compress and write what is not known; gives the ids of all chunks.
+async fn store_packed(
+    save: &Save,
+    rank: u32,
+    slices: &[Slice],
+    known: &HashMap<usize, Known>,
+    ids: Option<Vec<Digest>>,
+) -> Result<(Written, Vec<Digest>)> {
+    let written = pack::write(save, rank, slices, |number| known.contains_key(&number)).await?;
+    let count = slices.iter().map(|slice| slice.chunks as usize).sum();
+    let mut ids = ids.unwrap_or_else(|| vec![Digest::default(); count]);
+    for (number, id) in &written.ids {
+        if let Some(place) = ids.get_mut(*number) {
+            *place = *id;
+        }
+    }
+    Ok((written, ids))
+}
+
+/// Write what is not known as it is, hashing it beside where that was not done before.
+async fn store_raw(
+    save: &Save,
+    rank: u32,
+    slices: &[Slice],
+    known: &HashMap<usize, Known>,
+    ids: Option<Vec<Digest>>,
+) -> Result<(Written, Vec<Digest>)> {
+    let start = || hash::start(&save.id_kind(), jobs(slices, save.options.chunk_bytes));
+    let hashing = if ids.is_none() { Some(start()) } else { None };
+    let written = write_payload(save, rank, slices, known).await;
+    let ids = match hashing {
+        // Also after a failed write: threads must not go on behind the caller's back.
+        Some(hashing) => hashing.finish().await?,
+        None => ids.unwrap_or_default(),
+    };
+    let mut written = written?;
+    for (number, record) in &mut written.records {
+        record.hash = ids.get(*number).copied().ok_or_else(lost)?;
+    }
+    Ok((written, ids))
+}
+
+fn lost() -> Error {
+    let message = "a chunk was neither written nor referenced";
+    Error::new(ErrorKind::Internal, "save", message)
 }
 
 fn jobs(slices: &[Slice], chunk_bytes: u32) -> Vec<Job> {
@@ -100,77 +138,6 @@ fn jobs(slices: &[Slice], chunk_bytes: u32) -> Vec<Job> {
         }
     }
     jobs
-}
-
-/// The same slice in the base, by name and offsets.
-async fn slices_of_base(save: &Save, rank: u32, slices: &[Slice]) -> Result<HashMap<usize, (u32, u64)>> {
-    let mut found = HashMap::new();
-    let Some(base) = &save.base else { return Ok(found) };
-    let mut wanted: HashMap<(&str, &SliceSpec), usize> = HashMap::new();
-    for (index, slice) in slices.iter().enumerate() {
-        wanted.insert((&slice.name, &slice.spec), index);
-    }
-    // Most often the ranks are the same, and one's own part has it all.
-    if rank < base.manifest().world() {
-        let part = base.part(rank).await?;
-        let mut keep = |entry: Entry| {
-            if let Content::Slice { spec, first_chunk } = &entry.content
-                && let Some(index) = wanted.get(&(entry.name.as_str(), spec))
-            {
-                found.insert(*index, (rank, *first_chunk));
-            }
-            Ok(())
-        };
-        part.file.scan(&part.head.entries, &mut keep).await?;
-    }
-    if base.manifest().index.is_some() {
-        for (index, slice) in slices.iter().enumerate() {
-            if found.contains_key(&index) {
-                continue;
-            }
-            for Found { rank, entry } in base.find(&slice.name).await? {
-                if let Content::Slice { spec, first_chunk } = entry.content
-                    && spec == slice.spec
-                {
-                    found.insert(index, (rank, first_chunk));
-                }
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// Chunks of the base with the same hash at the same place, by their number here.
-async fn find_known(
-    save: &Save,
-    rank: u32,
-    slices: &[Slice],
-    hashes: &[Digest],
-) -> Result<HashMap<usize, Known>> {
-    let mut known = HashMap::new();
-    let Some(base) = &save.base else { return Ok(known) };
-    for (index, (rank, first_chunk)) in slices_of_base(save, rank, slices).await? {
-        let Some(slice) = slices.get(index) else { continue };
-        let part = base.part(rank).await?;
-        let records = part.chunks(first_chunk, slice.chunks).await?;
-        for (number, record) in (slice.first_chunk..).zip(records) {
-            let is_plain = record.codec == Codec::Raw && !record.is_sealed;
-            if is_plain && hashes.get(number) == Some(&record.hash) {
-                let payload = *part.payload(&record)?;
-                known.insert(number, Known { record, payload });
-            }
-        }
-    }
-    Ok(known)
-}
-
-/// A payload that was written, and where each run of chunks lies in it.
-#[derive(Debug, Default)]
-struct Written {
-    row: Option<PayloadRow>,
-    /// By the number of a chunk.
-    offsets: HashMap<usize, u64>,
-    ledger: Ledger,
 }
 
 /// Runs of neighbouring chunks of a slice that are not known: slice, first chunk in it, chunks.
@@ -221,7 +188,7 @@ async fn write_payload(
     let (step, attempt) = (save.options.step, save.options.attempt);
     let layout = lay_out(&stored, file_metadata(step, attempt, rank))?;
     let mut segments = Segments::default();
-    let mut offsets = HashMap::new();
+    let mut records = HashMap::new();
     segments.push(Buf::copy_of(&layout.header)?);
     for (at, place) in &layout.placed {
         let (Some((index, first, count)), Some(run)) = (runs.get(*at), stored.get(*at)) else {
@@ -230,8 +197,19 @@ async fn write_payload(
         let Some(slice) = slices.get(*index) else { continue };
         segments.push(slice.bytes.slice(run.span.relative_to(0)));
         for number in 0..*count {
-            let offset = place.start() + number * u64::from(chunk_bytes);
-            offsets.insert(slice.first_chunk + (first + number) as usize, offset);
+            let bytes = slice.spec.chunk_span(first + number, chunk_bytes).len() as u32;
+            let record = ChunkRecord {
+                payload: 0,
+                codec: Codec::Raw,
+                is_sealed: false,
+                parameter: 0,
+                offset: place.start() + number * u64::from(chunk_bytes),
+                stored_bytes: bytes,
+                raw_bytes: bytes,
+                number: 0,
+                hash: Digest::default(),
+            };
+            records.insert(slice.first_chunk + (first + number) as usize, record);
         }
     }
     let row = PayloadRow {
@@ -244,8 +222,12 @@ async fn write_payload(
         head_hash: sha256(&[&layout.header]),
     };
     let ledger = write::write(&save.source, &row.key(), &segments, &save.put_options()).await?;
-    let row = Some(row);
-    Ok(Written { row, offsets, ledger })
+    Ok(Written {
+        row: Some(row),
+        records,
+        ledger,
+        ..Written::default()
+    })
 }
 
 fn file_metadata(step: u64, attempt: Attempt, rank: u32) -> BTreeMap<String, String> {
@@ -279,9 +261,8 @@ fn builder(save: &Save, rank: u32, done: &RankSaved) -> PartBuilder {
 
 fn push_slices(
     builder: &mut PartBuilder,
-    save: &Save,
     slices: &[Slice],
-    hashes: &[Digest],
+    ids: &[Digest],
     known: &HashMap<usize, Known>,
     written: &Written,
 ) -> Result<()> {
@@ -295,38 +276,20 @@ fn push_slices(
     if let Some(row) = written.row {
         number_of(builder, row);
     }
-    let lost = || {
-        Error::new(
-            ErrorKind::Internal,
-            "save",
-            "a chunk was neither written nor referenced",
-        )
-    };
     for slice in slices {
         let first_chunk = builder.next_chunk();
         for number in 0..slice.chunks {
             let at = slice.first_chunk + number as usize;
-            let record = if let Some(known) = known.get(&at) {
-                ChunkRecord {
-                    payload: number_of(builder, known.payload),
-                    ..known.record
-                }
-            } else {
-                let bytes = slice.spec.chunk_span(number, save.options.chunk_bytes).len() as u32;
-                let row = written.row.ok_or_else(lost)?;
-                ChunkRecord {
-                    payload: number_of(builder, row),
-                    codec: Codec::Raw,
-                    is_sealed: false,
-                    parameter: 0,
-                    offset: written.offsets.get(&at).copied().ok_or_else(lost)?,
-                    stored_bytes: bytes,
-                    raw_bytes: bytes,
-                    number: 0,
-                    hash: hashes.get(at).copied().ok_or_else(lost)?,
+            let (record, row) = match known.get(&at) {
+                Some(known) => (known.record, known.payload),
+                None => {
+                    let record = written.records.get(&at).copied().ok_or_else(lost)?;
+                    (record, written.row.ok_or_else(lost)?)
                 }
             };
-            builder.push_chunk(&record);
+            let payload = number_of(builder, row);
+            let id = ids.get(at).ok_or_else(lost)?;
+            builder.push_chunk(&ChunkRecord { payload, ..record }, id);
         }
         builder.push_entry(Entry {
             name: slice.name.clone(),

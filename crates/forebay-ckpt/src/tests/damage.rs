@@ -93,14 +93,39 @@ async fn objects(store: &Arc<dyn Store>, context: &Context) -> Vec<(Key, Vec<u8>
     objects
 }
 
-async fn model(context: &Context) -> Model {
+/// How the checkpoints that are damaged were saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Saved {
+    Raw,
+    Compressed,
+}
+
+impl Saved {
+    fn options(self, step: u64) -> SaveOptions {
+        let options = options(step, 1, 2);
+        match self {
+            Self::Raw => options,
+            Self::Compressed => SaveOptions {
+                compress: Compress::Auto,
+                ..options
+            },
+        }
+    }
+}
+
+async fn model(context: &Context, saved: Saved) -> Model {
     let store = memory();
-    let mut state = state(1);
-    save(&store, context, 1, 2, &state).await;
+    let mut state = match saved {
+        Saved::Raw => state(1),
+        Saved::Compressed => soft_state(1),
+    };
+    save_with(&store, context, saved.options(1), &state, 0)
+        .await
+        .unwrap();
     state.get_mut("layer.0.weight").unwrap().bytes[5000] ^= 4;
     let how = SaveOptions {
         base_step: Some(1),
-        ..options(2, 1, 2)
+        ..saved.options(2)
     };
     save_with(&store, context, how, &state, 0).await.unwrap();
     // Only what step 2 needs: damage to anything else is none.
@@ -115,10 +140,11 @@ async fn model(context: &Context) -> Model {
         .unwrap();
     let objects = objects(&store, context).await;
     let idle = idle(&store, context).await;
-    assert!(
-        idle.iter().any(|(_, span)| span.len() == u64::from(CHUNK)),
-        "{idle:?}"
-    );
+    let changed = |span: &Span| match saved {
+        Saved::Raw => span.len() == u64::from(CHUNK),
+        Saved::Compressed => span.len() > u64::from(CHUNK) / 2,
+    };
+    assert!(idle.iter().any(|(_, span)| changed(span)), "{idle:?}");
     Model { state, objects, idle }
 }
 
@@ -176,12 +202,13 @@ async fn outcome(source: &Source, state: &State) -> Outcome {
 
 /// Do `damage` to the objects `count` times, each time to fresh ones; gives how often it was not noticed, and how often wrong bytes were given.
 async fn sweep(
+    saved: Saved,
     count: usize,
     checks: bool,
     damage: impl Fn(&mut [(Key, Vec<u8>)], &mut Rng),
 ) -> (usize, usize) {
     let context = context();
-    let model = model(&context).await;
+    let model = model(&context, saved).await;
     let Model { state, objects, .. } = &model;
     let store = store_of(objects).await;
     let source = Source {
@@ -272,9 +299,9 @@ fn cut_off(objects: &mut [(Key, Vec<u8>)], rng: &mut Rng) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_bit_flips_are_noticed() {
-    let (unnoticed, wrong) = sweep(FLIPS, true, flip).await;
+    let (unnoticed, wrong) = sweep(Saved::Raw, FLIPS, true, flip).await;
     assert_eq!((unnoticed, wrong), (0, 0), "of {FLIPS} flips");
-    let (unnoticed, wrong) = sweep(FLIPS / 10, false, flip).await;
+    let (unnoticed, wrong) = sweep(Saved::Raw, FLIPS / 10, false, flip).await;
     assert!(
         unnoticed + wrong > FLIPS / 50,
         "with checks off: {unnoticed} unnoticed, {wrong} wrong"
@@ -284,9 +311,9 @@ async fn ten_thousand_bit_flips_are_noticed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn holes_and_cuts_are_noticed() {
-    assert_eq!(sweep(500, true, punch).await, (0, 0));
-    assert_eq!(sweep(500, true, cut_off).await, (0, 0));
-    let (unnoticed, wrong) = sweep(200, false, punch).await;
+    assert_eq!(sweep(Saved::Raw, 500, true, punch).await, (0, 0));
+    assert_eq!(sweep(Saved::Raw, 500, true, cut_off).await, (0, 0));
+    let (unnoticed, wrong) = sweep(Saved::Raw, 200, false, punch).await;
     assert!(
         unnoticed + wrong > 20,
         "with checks off: {unnoticed} unnoticed, {wrong} wrong"
@@ -295,9 +322,37 @@ async fn holes_and_cuts_are_noticed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn misdirected_writes_are_noticed() {
-    assert_eq!(sweep(1000, true, misdirect).await, (0, 0));
-    let (_, wrong) = sweep(200, false, misdirect).await;
+    assert_eq!(sweep(Saved::Raw, 1000, true, misdirect).await, (0, 0));
+    let (_, wrong) = sweep(Saved::Raw, 200, false, misdirect).await;
     assert!(wrong > 10, "with checks off: {wrong} wrong");
+}
+
+/// Everything again where chunks are not stored as they are.
+async fn coded_damage_is_noticed(saved: Saved) {
+    let mut tried = 0;
+    for (count, damage) in [
+        (FLIPS / 4, flip as fn(&mut [(Key, Vec<u8>)], &mut Rng)),
+        (300, punch),
+        (300, cut_off),
+        (600, misdirect),
+    ] {
+        assert_eq!(sweep(saved, count, true, damage).await, (0, 0), "{saved:?}");
+        tried += count;
+    }
+    println!("{saved:?}: {tried} damages, 0 undetected");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_to_compressed_checkpoints_is_noticed() {
+    coded_damage_is_noticed(Saved::Compressed).await;
+    // Without checks, decoders refuse much, and the rest is wrong.
+    let (unnoticed, wrong) = sweep(Saved::Compressed, FLIPS / 10, false, flip).await;
+    assert!(
+        wrong > FLIPS / 100,
+        "with checks off: {unnoticed} unnoticed, {wrong} wrong"
+    );
+    let (_, wrong) = sweep(Saved::Compressed, 200, false, misdirect).await;
+    assert!(wrong > 5, "with checks off: {wrong} wrong");
 }
 
 /// Whole objects of another step in place of those that belong there: each is good by itself.

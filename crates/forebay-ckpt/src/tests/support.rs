@@ -94,6 +94,19 @@ pub(crate) fn state(seed: u64) -> State {
         .collect()
 }
 
+/// The same names and shapes, with numbers that shrink: few exponents, as weights have.
+pub(crate) fn soft_state(seed: u64) -> State {
+    let mut state = state(seed);
+    for tensor in state.values_mut() {
+        let width = (tensor.dtype.bits() / 8) as usize;
+        for element in tensor.bytes.chunks_exact_mut(width) {
+            let high = &mut element[width - 1];
+            *high = 0x38 | *high & 3;
+        }
+    }
+    state
+}
+
 /// The rows (or columns, along `dim`) that a rank has of a tensor: as torch chunks them; what has no such dimension is rank 0's.
 pub(crate) fn shard(shape: &[u64], dim: usize, rank: u32, world: u32) -> Option<(Vec<u64>, Vec<u64>)> {
     let Some(size) = shape.get(dim).copied().filter(|size| *size > 0) else {

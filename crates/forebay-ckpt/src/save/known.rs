@@ -1,0 +1,81 @@
+//! What the base has already: chunks with the same content at the same place.
+
+use std::collections::HashMap;
+
+use forebay_core::Result;
+
+use super::Save;
+use super::prepare::Slice;
+use crate::entry::{ChunkRecord, Content, Entry, SliceSpec};
+use crate::hash::Digest;
+use crate::index::Found;
+use crate::part::PayloadRow;
+
+/// A chunk that is there already.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    pub(super) record: ChunkRecord,
+    pub(super) payload: PayloadRow,
+}
+
+/// The same slice in the base, by name and offsets.
+async fn slices_of_base(save: &Save, rank: u32, slices: &[Slice]) -> Result<HashMap<usize, (u32, u64)>> {
+    let mut found = HashMap::new();
+    let Some(base) = &save.base else { return Ok(found) };
+    let mut wanted: HashMap<(&str, &SliceSpec), usize> = HashMap::new();
+    for (index, slice) in slices.iter().enumerate() {
+        wanted.insert((&slice.name, &slice.spec), index);
+    }
+    // Most often the ranks are the same, and one's own part has it all.
+    if rank < base.manifest().world() {
+        let part = base.part(rank).await?;
+        let mut keep = |entry: Entry| {
+            if let Content::Slice { spec, first_chunk } = &entry.content
+                && let Some(index) = wanted.get(&(entry.name.as_str(), spec))
+            {
+                found.insert(*index, (rank, *first_chunk));
+            }
+            Ok(())
+        };
+        part.file.scan(&part.head.entries, &mut keep).await?;
+    }
+    if base.manifest().index.is_some() {
+        for (index, slice) in slices.iter().enumerate() {
+            if found.contains_key(&index) {
+                continue;
+            }
+            for Found { rank, entry } in base.find(&slice.name).await? {
+                if let Content::Slice { spec, first_chunk } = entry.content
+                    && spec == slice.spec
+                {
+                    found.insert(index, (rank, first_chunk));
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Chunks of the base with the same content id at the same place, by their number here.
+pub(super) async fn find_known(
+    save: &Save,
+    rank: u32,
+    slices: &[Slice],
+    ids: &[Digest],
+) -> Result<HashMap<usize, Known>> {
+    let mut known = HashMap::new();
+    let Some(base) = &save.base else { return Ok(known) };
+    for (index, (rank, first_chunk)) in slices_of_base(save, rank, slices).await? {
+        let Some(slice) = slices.get(index) else { continue };
+        let part = base.part(rank).await?;
+        let records = part.chunks(first_chunk, slice.chunks).await?;
+        let ids_there = part.content_ids(first_chunk, &records).await?;
+        for (number, (record, id)) in (slice.first_chunk..).zip(records.into_iter().zip(ids_there)) {
+            if ids.get(number) == Some(&id) {
+                let payload = *part.payload(&record)?;
+                known.insert(number, Known { record, payload });
+            }
+        }
+    }
+    Ok(known)
+}
