@@ -106,6 +106,7 @@ impl ShardSource {
     pub async fn read_to_check(&self, span: Span, buf: AlignedBuf) -> Result<(Bytes, Ledger)> {
         let options = ReadOptions {
             caller_checks: true,
+            from_page_cache: true,
             ..self.options()
         };
         self.read_with(span, buf, &options).await

@@ -47,7 +47,7 @@ pub use map::{HUGE_PAGE, PAGE, PageKind, Pages};
 pub use names::{DirEntry, FileKind, FileStat, NameDone, NameOp, Renamed};
 pub use pool::{BufPool, PinHook, PoolConfig, PoolStats};
 pub use psync::Psync;
-pub use residency::residency;
+pub use residency::{is_resident, residency};
 pub use sim::SimEngine;
 pub use socket::set_receive_low_water;
 pub use uring::Uring;

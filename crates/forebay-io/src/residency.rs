@@ -11,10 +11,19 @@ use std::path::Path;
 use forebay_core::{Error, Result, Span};
 use rustix::mm::{self, MapFlags, ProtFlags};
 
+use crate::file::File;
 use crate::map::PAGE;
 
 /// The system call's number, the same on every architecture; libc does not name it everywhere.
 const SYS_CACHESTAT: libc::c_long = 451;
+
+/// Whether every page of a span of an open file is in the page cache; false where the kernel does not tell. Does not block.
+pub fn is_resident(file: &File, span: Span) -> bool {
+    let span = span.clamp_to(file.size());
+    let around = span.align_out(PAGE as u64);
+    let found = file.fd().and_then(|fd| by_cachestat(fd, around));
+    !span.is_empty() && found.is_some_and(|found| found >= around.len())
+}
 
 /// Bytes of `spans` that are in the page cache, to the page; `None` where the kernel does not tell. Blocks, though not for long.
 pub fn residency(path: &Path, spans: &[Span]) -> Result<Option<u64>> {
@@ -89,6 +98,7 @@ fn by_mincore(fd: BorrowedFd<'_>, span: Span) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::OpenHow;
 
     #[test]
     fn what_was_just_written_is_there_and_both_ways_say_so() {
@@ -101,6 +111,33 @@ mod tests {
         assert_eq!(by_mincore(file.as_fd(), spans[0]), Some(8192));
         assert_eq!(residency(&path, &[]).unwrap(), Some(0));
         assert!(residency(&dir.path().join("missing"), &[]).is_err());
+    }
+
+    #[test]
+    fn a_span_is_resident_when_all_of_its_pages_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        fs::write(&path, vec![7; 300_000]).unwrap();
+        let file = File::open(&path, OpenHow::READ).unwrap();
+        let span = |start, end| Span::new(start, end).unwrap();
+        if by_cachestat(file.fd().unwrap(), span(0, 4096)).is_none() {
+            return;
+        }
+        assert!(is_resident(&file, span(5, 6)) && is_resident(&file, span(0, 300_000)));
+        assert!(!is_resident(&file, span(7, 7)) && !is_resident(&file, span(400_000, 500_000)));
+        file_of_a_hole(&path);
+        let file = File::open(&path, OpenHow::READ).unwrap();
+        assert!(
+            !is_resident(&file, span(0, 1 << 20)),
+            "the half of it is a hole nobody has read"
+        );
+    }
+
+    /// The first half written, the second never read.
+    fn file_of_a_hole(path: &Path) {
+        fs::write(path, vec![7; 512 << 10]).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+        file.set_len(1 << 20).unwrap();
     }
 
     #[test]

@@ -1,12 +1,22 @@
 //! What every store shares: the disk, the bounds, the clock and the folder for small state.
 
+use std::num::NonZero;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use forebay_core::{Clock, Limits, Result, Seed, SystemClock, env};
-use forebay_io::{BufPool, Disk, DiskConfig};
+use forebay_io::{BufPool, Disk, DiskConfig, EngineChoice, FixedCaps, Gate};
 
 use crate::remote::{Environment, Transports};
+
+/// Most threads that copy out of the page cache: memory is the limit long before.
+const COPYING_THREADS_MAX: usize = 32;
+
+/// Bytes that a class may have with the copying threads: more than they can work on.
+const COPYING_BYTES_MAX: u64 = 1 << 30;
+
+/// Buffers of its own that the copying disk may lend; nobody asks for any.
+const COPYING_POOL_BYTES: u64 = 1 << 20;
 
 /// Shared surroundings of stores; cheap to clone. Must be used inside a tokio runtime.
 #[derive(Debug, Clone)]
@@ -17,6 +27,7 @@ pub struct Context {
     state_dir: Option<PathBuf>,
     transports: Arc<Transports>,
     environment: Environment,
+    copying: Arc<OnceLock<Disk>>,
 }
 
 impl Context {
@@ -34,6 +45,7 @@ impl Context {
             state_dir: default_state_dir(),
             transports: Arc::default(),
             environment: Environment::process(),
+            copying: Arc::default(),
         }
     }
 
@@ -60,6 +72,33 @@ impl Context {
     /// The disk.
     pub fn disk(&self) -> &Disk {
         &self.disk
+    }
+
+    /// A disk of threads that copy out of the page cache, made when it is first asked for: io_uring would copy on the one thread that submits.
+    pub fn copying_disk(&self) -> Result<&Disk> {
+        if let Some(disk) = self.copying.get() {
+            return Ok(disk);
+        }
+        let limits = Limits {
+            worker_threads: Self::copying_threads() as u32,
+            buffer_bytes_max: COPYING_POOL_BYTES,
+            ..self.limits().clone()
+        };
+        let config = DiskConfig {
+            limits,
+            engine: EngineChoice::Psync,
+            gate: Gate::new(FixedCaps([COPYING_BYTES_MAX; 4])),
+            ..DiskConfig::default()
+        };
+        let disk = Disk::open(config)?;
+        Ok(self.copying.get_or_init(|| disk))
+    }
+
+    /// Threads of [`copying_disk`](Self::copying_disk).
+    pub fn copying_threads() -> usize {
+        std::thread::available_parallelism()
+            .map_or(2, NonZero::get)
+            .min(COPYING_THREADS_MAX)
     }
 
     /// The pool buffers are leased from.

@@ -8,6 +8,7 @@
 //! ```text
 //! put:  Body -> [runs] -> draft file -> sync -> rename -> sync of the directory (shared by all writers into it)
 //! read: key -> stat -> open file (or one of [open_files]) -> caller's buffer -> stat again
+//!                        `-> what is in the page cache, where the caller takes it from there: copied by threads of its own
 //! list: directories, depth first, in the byte order of whole keys ([walk])
 //! ```
 
@@ -26,8 +27,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forebay_core::{Error, ErrorKind, Key, Ledger, Location, PathPolicy, Result, Span};
-use forebay_io::{Access, AlignedBuf, Disk, File, FileKind, FileStat, NameOp, OpenHow};
+use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Location, PathPolicy, Result, Span};
+use forebay_io::{Access, AlignedBuf, Disk, File, FileKind, FileStat, NameOp, OpenHow, is_resident};
 
 use self::dir_sync::DirSyncs;
 use self::draft::{Draft, Wanted};
@@ -55,6 +56,9 @@ const PUT_TRIES_MAX: usize = 3;
 
 /// Bodies of at least this size are written only after a look at the target: a small one is refused as fast by trying.
 const CHECK_BYTES_MIN: u64 = 1 << 20;
+
+/// Why bytes came through the page cache although the file offers direct I/O.
+const COPIED_BECAUSE: &str = "they were in the page cache already, from where they come faster";
 
 /// Objects as files below a directory; clones share its open files.
 #[derive(Debug, Clone)]
@@ -138,6 +142,13 @@ fn meta_of(key: Key, stat: &FileStat) -> ObjectMeta {
     }
 }
 
+/// A file to read from.
+struct Opened {
+    file: Arc<File>,
+    /// It was opened before its name was looked at: it is what the name meant then.
+    is_kept: bool,
+}
+
 impl Shared {
     fn disk(&self) -> &Disk {
         self.context.disk()
@@ -206,27 +217,40 @@ impl Shared {
         for _ in 0..OPEN_TRIES_MAX {
             let stamp = Stamp::of(&self.stat_object("read", path).await?);
             check_version(path, &stamp, options)?;
-            let kept = self.files.get(path, options.policy, &stamp);
-            let is_kept = kept.is_some();
-            let file = match kept {
-                Some(file) => file,
-                None => match self.disk().open_file(path, OpenHow::READ, options.policy).await {
-                    Ok(file) => file,
-                    // Gone since the stat: which says so better.
-                    Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                    Err(error) => return Err(explain("read", path, error)),
-                },
+            let (mut disk, mut policy) = (self.disk(), options.policy);
+            let Some(mut opened) = self.opened(disk, path, policy, &stamp).await? else {
+                continue;
             };
+            let mut probed = None;
+            if is_copied(&opened.file, span, options) {
+                probed = (!opened.is_kept).then(|| Arc::clone(&opened.file));
+                (disk, policy) = (
+                    self.context.copying_disk()?,
+                    PathPolicy::Require(DataPath::Buffered),
+                );
+                match self.opened(disk, path, policy, &stamp).await? {
+                    Some(copied) => opened = copied,
+                    None => continue,
+                }
+            }
+            let Opened { file, is_kept } = opened;
             check_span(span, file.size(), buf.len()).map_err(|error| error.at(path.display()))?;
             let mut ledger = Ledger::default();
             if !span.is_empty() {
-                let read = self.disk().read_into(&file, span, buf, options.class).await;
+                let read = disk.read_into(&file, span, buf, options.class).await;
                 (buf, ledger) = read.map_err(|error| explain("read", path, error))?;
+            }
+            if policy != options.policy {
+                // The disk only knows that the page cache was asked for.
+                ledger.downgrades.clear();
+                ledger.record_downgrade(DataPath::DirectUring, DataPath::Buffered, COPIED_BECAUSE);
             }
             match self.disk().stat(path).await {
                 Ok(stat) if Stamp::of(&stat) == stamp => {
-                    if !is_kept {
-                        self.files.keep(path, options.policy, stamp, &file);
+                    let opened = (!is_kept).then_some((policy, file));
+                    let probed = probed.map(|file| (options.policy, file));
+                    for (policy, file) in opened.into_iter().chain(probed) {
+                        self.files.keep(path, policy, stamp, &file);
                     }
                 }
                 // Somebody linked it or changed its mode, or has written to it and set the time back: read again to be sure.
@@ -241,6 +265,25 @@ impl Shared {
         }
         let message = "the file is being replaced faster than it can be opened";
         Err(Error::new(ErrorKind::Precondition, "read", message).at(path.display()))
+    }
+
+    /// The file that `path` names, kept open or opened now; `None` when it is gone since it was looked at.
+    async fn opened(
+        &self,
+        disk: &Disk,
+        path: &Path,
+        policy: PathPolicy,
+        stamp: &Stamp,
+    ) -> Result<Option<Opened>> {
+        if let Some(file) = self.files.get(path, policy, stamp) {
+            return Ok(Some(Opened { file, is_kept: true }));
+        }
+        match disk.open_file(path, OpenHow::READ, policy).await {
+            Ok(file) => Ok(Some(Opened { file, is_kept: false })),
+            // Looking again says so better.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(explain("read", path, error)),
+        }
     }
 
     /// An early answer for writers: what is at `path` now does not allow the write.
@@ -321,6 +364,14 @@ impl Shared {
         let version = draft.commit(self, size, options.mode).await?;
         Ok((version, crc64nvme, ledger))
     }
+}
+
+/// Whether a read takes what is in the page cache from there.
+fn is_copied(file: &File, span: Span, options: &ReadOptions) -> bool {
+    options.from_page_cache
+        && options.policy == PathPolicy::Fastest
+        && matches!(file.access(), Access::Direct { .. })
+        && is_resident(file, span)
 }
 
 /// Whether writing `size` bytes leaves padding behind the last of them.

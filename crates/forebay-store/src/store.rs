@@ -55,6 +55,8 @@ pub struct ReadOptions {
     /// The caller compares what it reads with checksums of its own, and reads again without this where they do not hold: a cache gives what it
     /// holds without reading the rest of its blocks only to check them.
     pub caller_checks: bool,
+    /// What is in the page cache already is copied from there. Without this, files are read around it: whoever checks what is on a disk has to.
+    pub from_page_cache: bool,
 }
 
 /// A finished read.

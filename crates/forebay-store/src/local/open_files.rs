@@ -11,9 +11,9 @@ use forebay_io::File;
 
 use super::Stamp;
 
-/// Files one store keeps open. More than the objects a job reads side by side, far below the usual limit of 1024 descriptors; a file that
+/// Files one store keeps open. More than the objects a job reads side by side, each around the page cache and out of it, far below the usual limit of 1024 descriptors; a file that
 /// somebody else removes keeps its space until it falls out, so this also bounds that.
-const OPEN_FILES_MAX: usize = 32;
+const OPEN_FILES_MAX: usize = 64;
 
 #[derive(Debug)]
 struct Kept {

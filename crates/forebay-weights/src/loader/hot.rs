@@ -3,12 +3,11 @@
 //! Around the page cache a file comes at the rate of the disk, even when all of it is in memory. So the wanted parts of local files are sampled first;
 //! one that is mostly there is read by copying threads instead, several at once, since one of them copies slower than memory can.
 
-use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay_core::{DataPath, Error, ErrorKind, Limits, PathPolicy, Result, Span};
-use forebay_io::{Disk, DiskConfig, EngineChoice, FixedCaps, Gate, PAGE, residency};
+use forebay_core::{DataPath, Error, ErrorKind, PathPolicy, Result, Span};
+use forebay_io::{PAGE, residency};
 use forebay_store::{Context, LocalStore, Store};
 
 use super::Lane;
@@ -22,15 +21,6 @@ const WINDOWS: u64 = 64;
 
 /// Bytes of each.
 const WINDOW_BYTES: u64 = 256 << 10;
-
-/// Most copying threads: memory is the limit long before.
-const THREADS_MAX: usize = 32;
-
-/// Bytes that a class may have with the copying threads: more than they can work on.
-const IN_FLIGHT_BYTES: u64 = 1 << 30;
-
-/// Buffers of its own that the copying disk may lend; nobody asks for any.
-const POOL_BYTES: u64 = 1 << 20;
 
 /// Let copying threads read the files that are in the page cache; gives how many pieces they can work on at once.
 pub(super) async fn divert(lanes: &mut [Lane], plan: &Arc<Plan>, context: &Context) -> Result<usize> {
@@ -52,10 +42,10 @@ pub(super) async fn divert(lanes: &mut [Lane], plan: &Arc<Plan>, context: &Conte
     if hot.is_empty() {
         return Ok(0);
     }
-    let threads = std::thread::available_parallelism()
-        .map_or(2, NonZero::get)
-        .min(THREADS_MAX);
-    let copying = copying_context(threads, context)?;
+    // io_uring would copy on the one thread that submits.
+    let copying = Context::new(context.copying_disk()?.clone())
+        .with_time(Arc::clone(context.clock()), context.seed())
+        .with_state_dir(None);
     for (number, share) in hot {
         let lane = &mut lanes[number];
         let store: Arc<dyn Store> = Arc::new(LocalStore::open(lane.store.location(), &copying)?);
@@ -65,25 +55,7 @@ pub(super) async fn divert(lanes: &mut [Lane], plan: &Arc<Plan>, context: &Conte
             "{share} % of the file is in the page cache, from where it comes faster than from the disk"
         ));
     }
-    Ok(threads)
-}
-
-/// A disk of copying threads: io_uring would copy on the one thread that submits.
-fn copying_context(threads: usize, context: &Context) -> Result<Context> {
-    let limits = Limits {
-        worker_threads: threads as u32,
-        buffer_bytes_max: POOL_BYTES,
-        ..context.limits().clone()
-    };
-    let config = DiskConfig {
-        limits,
-        engine: EngineChoice::Psync,
-        gate: Gate::new(FixedCaps([IN_FLIGHT_BYTES; 4])),
-        ..DiskConfig::default()
-    };
-    Ok(Context::new(Disk::open(config)?)
-        .with_time(Arc::clone(context.clock()), context.seed())
-        .with_state_dir(None))
+    Ok(Context::copying_threads())
 }
 
 /// Places spread evenly over what is read of a file.
