@@ -1,8 +1,8 @@
 //! Files that are in memory already, copied to devices by several threads.
 //!
-//! One thread copies from the page cache at an eighth of what the bus takes, so there is one per core; each copies a little at a time into a pinned
-//! slot, queues the copy to the device and goes on. Slots are small and the ones used last come first, so that what the processor has written may still be in
-//! its cache when the device reads it.
+//! One thread copies from the page cache at an eighth of what the bus takes, so there is almost one per core; each copies a little at a time into a pinned
+//! slot, queues the copy to the device, and goes on once its copy before that is done. Slots are small, a thread has two, and the ones used last come first, so that what the processor
+//! has written may still be in its cache when the device reads it.
 
 use std::fmt;
 use std::num::NonZero;
@@ -23,6 +23,9 @@ const SLOT_BYTES: u64 = 4 << 20;
 
 /// Most threads: memory is the limit long before.
 const THREADS_MAX: usize = 32;
+
+/// Of so many cores, one is left to those who hand out the work.
+const CORES_PER_FREE: usize = 8;
 
 /// Threads that copy from the page cache to devices.
 pub struct Feeder {
@@ -49,9 +52,8 @@ impl Feeder {
     }
 
     fn new() -> Result<Self> {
-        let threads = std::thread::available_parallelism()
-            .map_or(2, NonZero::get)
-            .min(THREADS_MAX);
+        let cores = std::thread::available_parallelism().map_or(2, NonZero::get);
+        let threads = (cores - cores / CORES_PER_FREE).min(THREADS_MAX);
         let limits = Limits {
             worker_threads: threads as u32,
             ..Limits::default()
@@ -114,7 +116,7 @@ fn feed_now(file: &File, span: Span, runs: &[Strips], targets: &Targets, uploads
                 flight.copy_strips(stream, *run, target)?;
             }
         }
-        uploads.send(flight)?;
+        uploads.pace(flight)?;
     }
     Ok(requests)
 }

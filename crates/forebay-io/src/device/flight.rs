@@ -116,8 +116,9 @@ impl Flight {
     fn settle(&mut self) -> Result<()> {
         let mut outcome = Ok(());
         if self.is_launched {
-            for event in self.events.drain(..) {
+            for (event, stream) in self.events.drain(..).zip(&self.streams) {
                 outcome = outcome.and(event.wait());
+                stream.give_back(event);
             }
         } else {
             for stream in &self.streams {

@@ -5,15 +5,16 @@
 //!
 //! ```text
 //! Ring::pool().lease() -> AlignedBuf -> (a read fills it) -> Flight -> Uploads::send -> reaper: waits for the device, drops the buffer -> pool
+//!                                                                   `-> Uploads::pace: the thread waits itself for the one it sent before -> pool
 //! ```
 //!
 //! [`Uploads`] is the account of one load: it counts its flights, keeps the first failure, and is done when all have landed.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use forebay_core::{ByteSize, Clock, Error, ErrorKind, Result, SystemClock};
@@ -184,33 +185,65 @@ struct State {
     first_landed: Option<Duration>,
     error: Option<Error>,
     waiting: Vec<oneshot::Sender<Result<()>>>,
+    /// Of each thread that paces itself, the flight that it sent last.
+    paced: HashMap<ThreadId, Flight>,
 }
 
 impl Uploads {
     /// Launch `flight`; its buffer goes back to its pool when it has landed. After a failure nothing more is sent: the failure comes from
     /// [`finish`](Self::finish).
     pub fn send(&self, mut flight: Flight) -> Result<()> {
-        if self.account.lock().error.is_some() {
-            return Err(Error::new(
+        self.check()?;
+        flight.launch()?;
+        self.account.lock().in_flight += 1;
+        self.reap(flight);
+        Ok(())
+    }
+
+    /// Launch `flight` like [`send`](Self::send), from a thread that has many to send, and wait for the one that it sent before: so it keeps two buffers busy and no
+    /// more, which stay in the caches, and nobody has to be woken for it.
+    pub fn pace(&self, mut flight: Flight) -> Result<()> {
+        self.check()?;
+        flight.launch()?;
+        let before = {
+            let mut state = self.account.lock();
+            state.in_flight += 1;
+            state.paced.insert(thread::current().id(), flight)
+        };
+        if let Some(before) = before {
+            self.landing(before).land();
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.account.lock().error {
+            Some(_) => Err(Error::new(
                 ErrorKind::Cancelled,
                 "copy to device",
                 "an earlier copy of this load failed",
-            ));
+            )),
+            None => Ok(()),
         }
-        flight.launch()?;
-        self.account.lock().in_flight += 1;
-        let landing = Landing {
+    }
+
+    fn landing(&self, flight: Flight) -> Landing {
+        Landing {
             flight,
             account: Arc::clone(&self.account),
             clock: Arc::clone(self.ring.0.pin.clock()),
-        };
+        }
+    }
+
+    /// Let the reaper wait for a flight that was launched.
+    fn reap(&self, flight: Flight) {
+        let landing = self.landing(flight);
         let sender = self.ring.0.landing.lock().unwrap_or_else(PoisonError::into_inner);
         // The thread is gone in a forked child only, where the device is gone too.
         if let Err(mpsc::SendError(landing)) = sender.send(landing) {
             drop(sender);
             landing.land();
         }
-        Ok(())
     }
 
     /// The pinned memory of the ring.
@@ -230,6 +263,10 @@ impl Uploads {
 
     /// Comes when everything sent so far has landed, with the first failure if there was one.
     pub fn finish(&self) -> Completion<Result<()>> {
+        let paced = std::mem::take(&mut self.account.lock().paced);
+        for flight in paced.into_values() {
+            self.reap(flight);
+        }
         let mut state = self.account.lock();
         if state.in_flight == 0 {
             return Completion::ready(state.outcome());

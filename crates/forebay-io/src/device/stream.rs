@@ -1,7 +1,7 @@
 //! Queues of copies, and marks in them.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::Result;
 
@@ -15,7 +15,12 @@ pub struct Stream(Arc<Inner>);
 struct Inner {
     device: Device,
     handle: CuStream,
+    /// Marks that were passed, for the next ones: making one takes the driver's lock, for which all threads that copy would stand in line.
+    spare: Mutex<Vec<Event>>,
 }
+
+/// Marks that a stream keeps: as many as there are buffers on their way at most.
+const SPARE_MAX: usize = 128;
 
 // SAFETY: handles of the driver API may be used from any thread.
 unsafe impl Send for Inner {}
@@ -29,7 +34,12 @@ impl Stream {
         Ok(Self(Arc::new(Inner {
             device: device.clone(),
             handle,
+            spare: Mutex::default(),
         })))
+    }
+
+    fn spare(&self) -> std::sync::MutexGuard<'_, Vec<Event>> {
+        self.0.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The device it belongs to.
@@ -46,9 +56,21 @@ impl Stream {
 
     /// A mark behind everything put in so far.
     pub fn record(&self) -> Result<Event> {
-        let event = Event::new(&self.0.device)?;
+        let spare = self.spare().pop();
+        let event = match spare {
+            Some(event) => event,
+            None => Event::new(&self.0.device)?,
+        };
         event.record(self)?;
         Ok(event)
+    }
+
+    /// Take back a mark that was passed, or that nobody waits for any more.
+    pub(super) fn give_back(&self, event: Event) {
+        let mut spare = self.spare();
+        if spare.len() < SPARE_MAX {
+            spare.push(event);
+        }
     }
 
     /// True when both are the same queue.

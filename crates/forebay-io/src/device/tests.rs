@@ -292,6 +292,30 @@ fn slots_are_recycled_only_after_the_device_has_read_them() {
 }
 
 #[test]
+fn a_thread_that_paces_itself_has_one_slot_in_flight_and_finish_waits_for_the_last() {
+    const SLOT: usize = 1 << 20;
+    let stub = open(&["-DMEMORY=268435456"]).unwrap();
+    let device = Device::open(&stub.driver, 0).unwrap();
+    let ring = ring(&device, 8 << 20);
+    let (stream, uploads) = (device.stream().unwrap(), ring.uploads());
+    let target = Arc::new(device.alloc(32 * SLOT).unwrap());
+    for index in 0..32usize {
+        let mut slot = ring.pool().lease(SLOT).wait().unwrap().unwrap();
+        slot.fill(index as u8 + 1);
+        let mut flight = Flight::new(slot);
+        flight.copy(&stream, 0..SLOT, &target, index * SLOT).unwrap();
+        uploads.pace(flight).unwrap();
+        assert_eq!(uploads.landed(), index as u64);
+        assert_eq!(ring.pool().stats().leased_bytes, SLOT as u64);
+    }
+    uploads.finish().wait().unwrap().unwrap();
+    assert_eq!((uploads.landed(), ring.pool().stats().leased_bytes), (32, 0));
+    for (index, slot) in content(&target).chunks(SLOT).enumerate() {
+        assert!(slot.iter().all(|byte| *byte == index as u8 + 1), "slot {index}");
+    }
+}
+
+#[test]
 fn slots_lie_in_memory_that_was_pinned_as_one() {
     const SLOT: usize = 7 << 20;
     let stub = open(&[]).unwrap();
