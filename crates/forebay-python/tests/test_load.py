@@ -218,6 +218,29 @@ def test_weights_in_memory_of_the_process_and_files_of_stores(tmp_path: Path) ->
     assert_equal(found, arrays())
 
 
+def test_weights_come_from_a_real_store_and_then_from_the_cache(s3_prefix: str, tmp_path: Path) -> None:
+    folder = f"s3://{s3_prefix}/model"
+    parts = [dict(list(arrays().items())[:2]), dict(list(arrays().items())[2:])]
+    names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    for name, part in zip(names, parts, strict=True):
+        files.save_file(part, f"{folder}/{name}", hashes=True)
+    found = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
+    index = json.dumps({"metadata": {}, "weight_map": found}).encode()
+    forebay.Store(folder).write("model.safetensors.index.json", index)
+    cache = f"{tmp_path}/cache:64MiB"
+    weights = forebay.load(folder, verify="require", framework="numpy", cache=cache)
+    assert_equal(weights, arrays())
+    assert weights.ledger.paths["http"].bytes >= weights.report["tensor_bytes"]
+    again = forebay.load(folder, verify="require", framework="numpy", cache=cache)
+    assert_equal(again, arrays())
+    assert "http" not in again.ledger.paths
+    part = forebay.load(folder, select="a.*", shard=(1, 4, {"a.weight": 0}), framework="numpy")
+    numpy.testing.assert_array_equal(part["a.weight"], arrays()["a.weight"][75:150])
+    forebay.Store(folder).delete(names[1])
+    with pytest.raises(forebay.NotFoundError, match=names[1]):
+        forebay.load(folder, framework="numpy")
+
+
 def test_loads_are_interrupted_by_signals(script: Script, tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     files.save_file({"w": numpy.zeros(64 << 20, dtype="uint8")}, path)
