@@ -47,6 +47,29 @@ impl Save {
         made
     }
 
+    /// Wait, as another rank than the coordinator, until it has published this attempt.
+    ///
+    /// `Precondition` says that it gave up (its pin is gone and there is no checkpoint of this attempt), `Timeout` that nothing is known of it.
+    pub async fn published(&self, wait: Duration) -> Result<Manifest> {
+        let (step, attempt) = (self.options.step, self.options.attempt);
+        let refuse = |kind, what: &str| {
+            let message = format!("rank 0 {what} attempt {attempt} at step {step}");
+            Error::new(kind, "commit", message).at(self.source.store.location())
+        };
+        let look = || async {
+            // The pin first: it goes after the commit, so without it the manifest is there or never will be.
+            let pin = pin::of_attempt(&self.source.store, &self.source.context, attempt).await?;
+            let found = self.read_back().await?;
+            let found = found.filter(|manifest| manifest.attempt == attempt);
+            if found.is_none() && pin.is_none() {
+                return Err(refuse(ErrorKind::Precondition, "gave up"));
+            }
+            Ok(found)
+        };
+        let found = wait_for(wait, look).await?;
+        found.ok_or_else(|| refuse(ErrorKind::Timeout, "did not publish"))
+    }
+
     async fn publish(&self, metadata: Value, wait: Duration) -> Result<Committed> {
         let there = self.wait_for_parts(wait).await?;
         let parts = self.open_parts(&there).await?;

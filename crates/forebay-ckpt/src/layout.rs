@@ -55,8 +55,21 @@ pub(crate) struct Layout {
     pub(crate) bytes: u64,
 }
 
-/// Lay out runs. `metadata` is for people.
-pub(crate) fn lay_out(runs: &[Stored<'_>], metadata: BTreeMap<String, String>) -> Result<Layout> {
+/// The order in which a full save lays slices out, as indices of them. Memory that has them one after the other in this order, from a page boundary on, is
+/// written from where it is.
+pub fn file_order(slices: &[(&str, &SliceSpec)]) -> Vec<usize> {
+    let runs: Vec<Stored<'_>> = slices
+        .iter()
+        .map(|(name, spec)| Stored {
+            name,
+            spec,
+            span: Span::first(spec.bytes()),
+        })
+        .collect();
+    order_of(&runs)
+}
+
+fn order_of(runs: &[Stored<'_>]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..runs.len()).collect();
     order.sort_by_key(|index| {
         runs.get(*index).map(|run| {
@@ -71,6 +84,12 @@ pub(crate) fn lay_out(runs: &[Stored<'_>], metadata: BTreeMap<String, String>) -
             )
         })
     });
+    order
+}
+
+/// Lay out runs. `metadata` is for people.
+pub(crate) fn lay_out(runs: &[Stored<'_>], metadata: BTreeMap<String, String>) -> Result<Layout> {
+    let order = order_of(runs);
     let names = names_in_file(runs);
     let mut builder = HeaderBuilder::new()
         .order(Order::Given)

@@ -50,6 +50,7 @@ pub use entry::{Alias, ChunkRecord, Codec, Content, Entry, SliceSpec};
 pub use gc::{Collected, GcOptions, gc};
 pub use hash::{Digest, HashKind};
 pub use index::Found;
+pub use layout::file_order;
 pub use list::{Listed, list, newest};
 pub use load::{Loaded, Want};
 pub use manifest::{BaseRow, FileRow, METADATA_BYTES_MAX, Manifest, Publish};

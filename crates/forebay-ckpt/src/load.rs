@@ -7,9 +7,12 @@
 //!                                              `-- others: read into leased memory, hashed, and the wanted rows copied
 //! ```
 //!
+//! Other names of a tensor ([`alias`]) become wants of that tensor.
+//!
 //! Memory is given back only when every chunk has held its hash. Only chunks that overlap with what is wanted are read; of a chunk, all, since its
 //! hash is of all of it.
 
+mod alias;
 mod fetch;
 mod plan;
 #[cfg(test)]
@@ -52,20 +55,32 @@ impl Checkpoint {
     /// dtype and shape of a tensor; `None` when there is none of that name.
     pub async fn tensor(&self, name: &str) -> Result<Option<SliceSpec>> {
         let found = self.find(name).await?;
-        let mut slices = found.into_iter().filter_map(|found| match found.entry.content {
-            Content::Slice { spec, .. } => Some(spec),
+        let mut specs = found.into_iter().filter_map(|found| match found.entry.content {
+            Content::Slice { spec, .. } => Some(SliceSpec::whole(spec.dtype, &spec.shape)),
+            Content::Alias(alias) => Some(SliceSpec::whole(alias.dtype, &alias.shape)),
             _ => None,
         });
-        let first = slices.next();
-        Ok(first.map(|spec| SliceSpec::whole(spec.dtype, &spec.shape)))
+        Ok(specs.next())
     }
 
     /// Fill the memory of every want. `NotFound` names a tensor that is not there, `Corrupt` the tensor and the bytes that are damaged or
     /// that no slice has.
     pub async fn load(&self, wants: Vec<Want>) -> Result<Loaded> {
-        let plans = stream::iter(&wants).map(|want| plan::plan(self, want));
-        let plans = plans.buffered(PLANS_AT_ONCE).try_collect().await?;
-        fetch::fetch(self, wants, plans).await
+        let resolved = stream::iter(wants).map(|want| alias::resolve(self, want));
+        let resolved: Vec<_> = resolved.buffered(PLANS_AT_ONCE).try_collect().await?;
+        let (mut wants, mut plans, mut views) = (Vec::new(), Vec::new(), Vec::new());
+        for alias::Resolved { want, plan, view } in resolved {
+            wants.push(want);
+            plans.push(plan);
+            views.push(view);
+        }
+        let mut loaded = fetch::fetch(self, wants, plans).await?;
+        for (memory, view) in loaded.memory.iter_mut().zip(views) {
+            if let Some(view) = view {
+                *memory = view.gather(memory, &mut loaded.ledger)?;
+            }
+        }
+        Ok(loaded)
     }
 }
 

@@ -316,6 +316,17 @@ impl Checkpoint {
         Ok(None)
     }
 
+    /// A typed value that a rank has saved under a name; ranks may have saved different ones.
+    pub async fn value_of(&self, name: &str, rank: u32) -> Result<Option<Value>> {
+        let part = self.part(rank).await?;
+        for entry in part.find(name).await? {
+            if let Content::Value(span) = entry.content {
+                return Ok(Some(Value::decode(&part.value(span).await?)?));
+            }
+        }
+        Ok(None)
+    }
+
     /// The bytes of an opaque entry, which only their writer understands.
     pub async fn opaque(&self, name: &str) -> Result<Option<Vec<u8>>> {
         for Found { rank, entry } in self.find(name).await? {

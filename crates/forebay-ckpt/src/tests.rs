@@ -11,4 +11,5 @@ mod golden;
 mod incremental;
 mod round_trip;
 mod scale;
+mod shared;
 pub(crate) mod support;

@@ -111,6 +111,7 @@ named! {
     Set: "set";
     FrozenSet: "frozenset";
     NumpyScalar: "numpy.scalar";
+    NumpyArray: "numpy.ndarray";
 }
 
 impl Named {

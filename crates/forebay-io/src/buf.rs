@@ -205,6 +205,15 @@ impl Buf {
         }
     }
 
+    /// Grow by `tail`, which is the memory right behind; otherwise gives it back.
+    pub fn unsplit(&mut self, tail: Self) -> Result<(), Self> {
+        if !Arc::ptr_eq(&self.region, &tail.region) || self.start + self.len != tail.start {
+            return Err(tail);
+        }
+        self.len += tail.len;
+        Ok(())
+    }
+
     /// True when the first byte's address is a multiple of `align`.
     pub fn is_aligned(&self, align: usize) -> bool {
         (self.as_ptr() as usize).is_multiple_of(align)

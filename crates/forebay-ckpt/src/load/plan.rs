@@ -46,8 +46,8 @@ pub(super) struct Plan {
 /// Most copies of one want: a column of a large tensor has as many as there are rows.
 const COPIES_MAX: u64 = 1 << 28;
 
-pub(super) async fn plan(checkpoint: &Checkpoint, want: &Want) -> Result<Plan> {
-    let found = checkpoint.find(&want.name).await?;
+/// Plan a want, whose name the checkpoint has found at these entries.
+pub(super) async fn plan(checkpoint: &Checkpoint, want: &Want, found: Vec<Found>) -> Result<Plan> {
     let slices: Vec<(u32, SliceSpec, u64)> = found.into_iter().filter_map(as_slice).collect();
     let Some((_, first, _)) = slices.first() else {
         return Err(about(

@@ -21,12 +21,18 @@ pub(super) struct Segments {
 }
 
 impl Segments {
+    /// Memory right behind that of the segment before continues it, so that what was staged in the order of the file goes out ungathered.
     pub(super) fn push(&mut self, buf: Buf) {
-        if !buf.is_empty() {
-            let start = self.end;
-            self.end += buf.len() as u64;
-            self.list.push((start, buf));
+        if buf.is_empty() {
+            return;
         }
+        let start = self.end;
+        self.end += buf.len() as u64;
+        let alone = match self.list.last_mut() {
+            Some((_, last)) => last.unsplit(buf).err(),
+            None => Some(buf),
+        };
+        self.list.extend(alone.map(|buf| (start, buf)));
     }
 
     /// The segments that a span meets, and which bytes of them.
