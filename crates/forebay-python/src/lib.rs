@@ -14,6 +14,7 @@
 //! - `view`: memory of other Python objects, borrowed by the same protocol;
 //! - `errors`: one exception class per error kind;
 //! - `copy`: copies between stores;
+//! - `ckpt`: checkpoints, saved in the background and loaded;
 //! - `stream`: batches of data sets;
 //! - `weights`: tensors of files, loaded and saved;
 //! - `settings`, `log`: what arguments and the environment say;
@@ -22,6 +23,7 @@
 use pyo3::prelude::*;
 
 mod buffer;
+mod ckpt;
 mod copy;
 mod errors;
 mod ffi;
@@ -46,6 +48,11 @@ fn forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::add_classes(module)?;
     buffer::add_classes(module)?;
     fork::register(module)?;
+    module.add_class::<ckpt::PyEntryName>()?;
+    module.add_class::<ckpt::PyNativeCheckpoint>()?;
+    module.add_class::<ckpt::PyNativeCheckpoints>()?;
+    module.add_class::<ckpt::PyNativeSave>()?;
+    module.add_class::<ckpt::PyTyped>()?;
     module.add_class::<copy::PyCopyResult>()?;
     module.add_class::<ledger::PyLedger>()?;
     module.add_class::<listing::PyListing>()?;
@@ -60,6 +67,9 @@ fn forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<weights::PyNativeWeights>()?;
     module.add_class::<weights::PyDeviceTensor>()?;
     module.add_function(wrap_pyfunction!(buffer::alloc, module)?)?;
+    module.add_function(wrap_pyfunction!(ckpt::ckpt_copy, module)?)?;
+    module.add_function(wrap_pyfunction!(ckpt::ckpt_encode, module)?)?;
+    module.add_function(wrap_pyfunction!(ckpt::ckpt_layout, module)?)?;
     module.add_function(wrap_pyfunction!(copy::copy, module)?)?;
     module.add_function(wrap_pyfunction!(settings::configure, module)?)?;
     module.add_function(wrap_pyfunction!(process::engine, module)?)?;

@@ -92,3 +92,14 @@ def test_examples_of_loads_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     reference = REFERENCE.read_text()
     for parameter in inspect.signature(forebay.load).parameters:
         assert f"`{parameter}`" in reference, parameter
+
+
+def test_the_reference_has_every_argument_of_checkpoints() -> None:
+    text = REFERENCE.read_text()
+    methods = (forebay.Checkpointer, forebay.Checkpointer.save, forebay.Checkpointer.load)
+    for function in (*methods, forebay.Checkpointer.load_into):
+        for parameter in inspect.signature(function).parameters:
+            assert parameter == "self" or parameter in text, parameter
+    for kind in (forebay.Checkpointer, forebay.SaveJob):
+        for name in (name for name in vars(kind) if not name.startswith("_")):
+            assert re.search(rf"`{name}\b", text), name

@@ -101,9 +101,9 @@ impl View {
                 "a view of elements of less than a byte cannot be loaded",
             );
         }
-        let sides = alias.shape.iter().zip(&alias.strides);
-        let last = sides.fold(Some(alias.first_element), |last, (size, stride)| {
-            last?.checked_add(size.saturating_sub(1).checked_mul(*stride)?)
+        let mut sides = alias.shape.iter().zip(&alias.strides);
+        let last = sides.try_fold(alias.first_element, |last, (size, stride)| {
+            last.checked_add(size.saturating_sub(1).checked_mul(*stride)?)
         });
         let end = last.and_then(|last| last.checked_add(1)?.checked_mul(bits / 8));
         let is_empty = alias.shape.contains(&0);

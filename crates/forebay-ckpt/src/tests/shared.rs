@@ -88,13 +88,16 @@ async fn aliases_are_views_of_what_is_stored() {
     }
 }
 
+/// Name, target, first element, shape, strides.
+type Bad = (&'static str, &'static str, u64, &'static [u64], &'static [u64]);
+
 #[tokio::test]
 async fn aliases_of_what_is_not_there_are_refused() {
     let store = memory();
     let tensor = Tensor::new(Dtype::F32, &[4, 4], &mut Seed(3).rng());
     let stored = forebay_io::Buf::copy_of(&tensor.bytes).unwrap();
     let spec = SliceSpec::whole(tensor.dtype, &tensor.shape);
-    let bad: [(&str, &str, u64, &[u64], &[u64]); 4] = [
+    let bad: [Bad; 4] = [
         ("beyond", "weight", 1, &[4, 4], &[4, 1]),
         ("far", "weight", u64::MAX, &[1], &[1]),
         ("wide", "weight", 0, &[3], &[u64::MAX]),

@@ -44,6 +44,7 @@ from forebay._forebay import (
     copy,
     engine,
 )
+from forebay.checkpoint import Checkpointer, SaveJob
 from forebay.loading import Weights, gds, load, load_each, warm
 from forebay.streaming import Batch, Decoded, Keys, Ragged, Stream, stream
 
@@ -53,6 +54,7 @@ __all__ = [
     "Batch",
     "Buffer",
     "CancelledError",
+    "Checkpointer",
     "CopyResult",
     "CorruptDataError",
     "Decoded",
@@ -75,6 +77,7 @@ __all__ = [
     "Proof",
     "Ragged",
     "ReadOnlyError",
+    "SaveJob",
     "Store",
     "StoreTimeoutError",
     "Stream",

@@ -12,6 +12,7 @@ _Path: TypeAlias = Literal[
     "gds", "direct_uring", "direct_psync", "buffered", "mmap", "nvme_tcp", "http", "memory"
 ]
 _Service: TypeAlias = Literal["latency", "data", "checkpoint", "background"]
+_Damaged: TypeAlias = list[tuple[int, str]]
 _ReadRequest: TypeAlias = str | tuple[str, int, int | None]
 
 class _PathTotals(TypedDict):
@@ -45,6 +46,7 @@ __all__ = [
     "CopyResult",
     "CorruptDataError",
     "DeviceTensor",
+    "EntryName",
     "ForebayError",
     "ForebayIOError",
     "InternalError",
@@ -54,6 +56,9 @@ __all__ = [
     "Listing",
     "MutableBuffer",
     "NativeBatch",
+    "NativeCheckpoint",
+    "NativeCheckpoints",
+    "NativeSave",
     "NativeStream",
     "NativeWeights",
     "NotFoundError",
@@ -67,12 +72,16 @@ __all__ = [
     "Store",
     "StoreTimeoutError",
     "ThrottledError",
+    "Typed",
     "UnavailableError",
     "UnsupportedError",
     "Upload",
     "WriteResult",
     "__version__",
     "alloc",
+    "ckpt_copy",
+    "ckpt_encode",
+    "ckpt_layout",
     "configure",
     "copy",
     "engine",
@@ -371,6 +380,63 @@ class NativeWeights:
     ) -> tuple[list[tuple[str, str, list[int], MutableBuffer]], str, Ledger]: ...
 
 @final
+class EntryName:
+    def __new__(cls, name: str) -> Self: ...
+    @property
+    def name(self) -> str: ...
+    def __eq__(self, value: object, /) -> bool: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+
+@final
+class Typed:
+    def __new__(cls, kind: str, value: Any) -> Self: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def value(self) -> Any: ...
+
+@final
+class NativeSave:
+    @property
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None = None, settled: bool = False) -> bool: ...
+    def result(self) -> tuple[str, Ledger] | None: ...
+
+@final
+class NativeCheckpoint:
+    @property
+    def step(self) -> int: ...
+    def info(self) -> dict[str, Any]: ...
+    def entries(self) -> list[tuple[str, str, str, list[int], tuple[str, int, list[int]] | None]]: ...
+    def value(self, name: str, rank: int | None = None) -> Any: ...
+    def opaque(self, name: str) -> bytes | None: ...
+    def load(
+        self, wants: list[tuple[str, list[int], list[int], int]]
+    ) -> tuple[list[MutableBuffer], Ledger]: ...
+    def load_into(self, rows: list[tuple[str, list[int], list[int], int, int]]) -> Ledger: ...
+    def verify(self) -> str: ...
+
+@final
+class NativeCheckpoints:
+    def __new__(cls, url: str, options: dict[str, Any]) -> Self: ...
+    @property
+    def url(self) -> str: ...
+    def draw(self) -> str: ...
+    @staticmethod
+    def derive(run_id: str, step: int, number: int) -> str: ...
+    def save(
+        self,
+        staging: MutableBuffer | None,
+        slices: list[tuple[str, str, list[int], list[int], list[int], int]],
+        others: list[tuple[str, str, Any]],
+        options: dict[str, Any],
+    ) -> NativeSave: ...
+    def list(self) -> list[dict[str, Any]]: ...
+    def open(self, step: int | None) -> tuple[NativeCheckpoint | None, _Damaged]: ...
+    def gc(self, options: dict[str, Any]) -> str: ...
+
+@final
 class DeviceTensor:
     @property
     def address(self) -> int: ...
@@ -404,6 +470,11 @@ def weights_save(
 def weights_serialize(
     tensors: list[tuple[str, str, list[int], int, int]], metadata: dict[str, str] | None = None
 ) -> bytes: ...
+def ckpt_copy(staging: MutableBuffer, rows: list[tuple[int, int, int]]) -> None: ...
+def ckpt_encode(value: Any) -> bytes: ...
+def ckpt_layout(
+    slices: list[tuple[str, str, list[int], list[int], list[int]]],
+) -> tuple[list[int], int]: ...
 def alloc(size: int) -> MutableBuffer: ...
 def configure(
     *,

@@ -1,0 +1,189 @@
+"""Ranks that save one checkpoint together: which attempt it is, and who writes what.
+
+Under torch.distributed they tell each other; without it they share nothing but the store, and derive the
+attempt from what each of them knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from forebay._forebay import InvalidInputError
+from forebay._state import Flat
+
+Coordinate = Literal["auto", "store", "torch"]
+Box = tuple[str, tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass
+class Agreement:
+    """What ranks have agreed on for one save."""
+
+    attempt: str
+    base_step: int | None
+    # Which of its slices a rank writes.
+    is_owned: list[bool]
+    # Whether what it has beside tensors is another thing than what rank 0 has.
+    is_different: bool
+
+
+def _group() -> Any:
+    """Give torch.distributed, where it is at work."""
+    torch = sys.modules.get("torch")
+    group = None if torch is None else getattr(torch, "distributed", None)
+    if group is not None and group.is_available() and group.is_initialized():
+        return group
+    return None
+
+
+class Ranks:
+    """One rank among the others."""
+
+    def __init__(
+        self, rank: int | None, world: int | None, coordinate: Coordinate, run_id: str | None
+    ) -> None:
+        """From arguments, else from torch.distributed, else alone; the launcher's variables with `store`."""
+        if coordinate not in {"auto", "store", "torch"}:
+            raise InvalidInputError(f"ranks cannot coordinate by '{coordinate}'; one of: auto, store, torch")
+        group = _group()
+        if (rank is None) != (world is None):
+            raise InvalidInputError("rank and world belong together: give both or none")
+        if rank is None or world is None:
+            rank, world = _found(group, coordinate)
+        if not 0 <= rank < world:
+            raise InvalidInputError(f"rank {rank} of {world}: ranks count from 0")
+        self.rank, self.world = rank, world
+        is_whole_group = group is not None and group.get_world_size() == world
+        if coordinate == "torch" and not is_whole_group:
+            raise InvalidInputError("torch.distributed is not initialized with as many ranks")
+        self.by_torch = world > 1 and is_whole_group and coordinate != "store"
+        self.run_id = None if self.by_torch or world == 1 else run_id or _run_id()
+        self._tries: dict[int, int] = {}
+        self._owners: tuple[Any, list[bool]] | None = None
+
+    def gather(self, row: Any) -> list[Any]:
+        """Give what every rank has given."""
+        if not self.by_torch:
+            return [row]
+        rows: list[Any] = [None] * self.world
+        _group().all_gather_object(rows, row)
+        return rows
+
+    def agree(
+        self,
+        step: int,
+        flatten: Callable[[], tuple[Flat, bytes]],
+        draw: Callable[[], str],
+        base_step: Callable[[], int | None],
+        derive: Callable[[str, int, int], str],
+    ) -> tuple[Flat, Agreement]:
+        """Take the state apart and agree on how it is saved; where one rank cannot, none does."""
+        if not self.by_torch:
+            return self._alone(step, flatten()[0], draw, base_step, derive)
+        flat: Flat | None = None
+        error: Exception | None = None
+        digest = boxes = b""
+        told: tuple[str, int | None] | None = None
+        try:
+            flat, digest = flatten()
+            boxes = _digest([(part.box(), part.nbytes) for part in flat.slices])
+            if self.rank == 0:
+                told = (draw(), base_step())
+        except Exception as raised:
+            # Told to the others first: they would wait for this rank.
+            error = raised
+        rows = self.gather((step, told, digest, boxes, None if error is None else str(error)))
+        if error is not None:
+            raise error
+        for rank, row in enumerate(rows):
+            if row[4] is not None:
+                raise InvalidInputError(f"rank {rank} cannot save: {row[4]}")
+            if row[0] != step:
+                raise InvalidInputError(f"rank {rank} saves step {row[0]}, and rank {self.rank} step {step}")
+        assert flat is not None
+        attempt, base = rows[0][1]
+        owned = self._owned(flat, tuple(row[3] for row in rows))
+        return flat, Agreement(attempt, base, owned, digest != rows[0][2])
+
+    def _alone(
+        self,
+        step: int,
+        flat: Flat,
+        draw: Callable[[], str],
+        base_step: Callable[[], int | None],
+        derive: Callable[[str, int, int], str],
+    ) -> tuple[Flat, Agreement]:
+        """Without a word to the others: each writes all it has, since it does not know what they have."""
+        owned = [True] * len(flat.slices)
+        if self.run_id is None:
+            return flat, Agreement(draw(), base_step(), owned, self.rank != 0)
+        tries = self._tries.get(step, 0)
+        self._tries = {step: tries + 1}
+        attempt = derive(self.run_id, step, tries)
+        return flat, Agreement(attempt, base_step(), owned, self.rank != 0)
+
+    def _owned(self, flat: Flat, signature: tuple[bytes, ...]) -> list[bool]:
+        """Which slices this rank writes: of those that several have, one of them, the same as last time."""
+        if self._owners is None or self._owners[0] != signature:
+            lists = self.gather([(part.box(), part.nbytes) for part in flat.slices])
+            owners = share_out(lists)
+            owned = [owners[part.box()] == self.rank for part in flat.slices]
+            self._owners = (signature, owned)
+        return self._owners[1]
+
+
+def share_out(lists: Sequence[Sequence[tuple[Box, int]]]) -> dict[Box, int]:
+    """Give each box to one of the ranks that have it, so that they write about as many bytes.
+
+    The same for the same lists, whoever asks.
+    """
+    holders: dict[Box, list[int]] = {}
+    sizes: dict[Box, int] = {}
+    for rank, boxes in enumerate(lists):
+        for box, nbytes in boxes:
+            holders.setdefault(box, []).append(rank)
+            sizes[box] = nbytes
+    loads = [0] * len(lists)
+    owners: dict[Box, int] = {}
+    shared = []
+    for box, ranks in holders.items():
+        if len(ranks) == 1:
+            owners[box] = ranks[0]
+            loads[ranks[0]] += sizes[box]
+        else:
+            shared.append(box)
+    for box in sorted(shared, key=lambda box: (-sizes[box], box)):
+        owner = min(holders[box], key=lambda rank: (loads[rank], rank))
+        owners[box] = owner
+        loads[owner] += sizes[box]
+    return owners
+
+
+def _digest(value: object) -> bytes:
+    return hashlib.blake2b(repr(value).encode(), digest_size=16).digest()
+
+
+def _found(group: Any, coordinate: Coordinate) -> tuple[int, int]:
+    if group is not None:
+        return group.get_rank(), group.get_world_size()
+    if coordinate == "store" and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return 0, 1
+
+
+def _run_id() -> str:
+    """Give a name of this start of the job, which all ranks have and no other start has."""
+    for job, restart in (
+        ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+        ("SLURM_JOB_ID", "SLURM_RESTART_COUNT"),
+    ):
+        if os.environ.get(job, "none") != "none":
+            return f"{os.environ[job]}-{os.environ.get(restart, '0')}"
+    raise InvalidInputError(
+        "ranks that share nothing but the store need a run_id: a text that all have, new for each start"
+    )

@@ -1,0 +1,209 @@
+//! The classes that `forebay.Checkpointer` is made of: `NativeCheckpoints`, `NativeCheckpoint`, `NativeSave`.
+//!
+//! ```text
+//! save:  Python flattens the state -> [stage]: bytes copied to reused memory, the caller goes on -> [save]: a task of the runtime saves them
+//! load:  [open]: what there is -> Python makes a list of boxes -> [load]: memory that was verified, as buffers or in memory of the caller
+//! ```
+//!
+//! - `stage`: where slices lie in the staging area, and copies by several threads;
+//! - `save`: one attempt in the background, and what it is asked;
+//! - `open`, `load`: a checkpoint, its entries and its bytes;
+//! - `value`: typed values from and to Python objects.
+
+mod load;
+mod open;
+mod save;
+mod stage;
+mod value;
+
+use std::sync::Arc;
+
+use forebay_ckpt::{Attempt, GcOptions, Listed, gc, list, newest};
+use forebay_core::{Error, ErrorKind, Location, Result, Scheme};
+use forebay_store::{Context, Store};
+use pyo3::conversion::FromPyObjectOwned;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use serde::Serialize;
+
+pub(crate) use self::open::PyNativeCheckpoint;
+pub(crate) use self::save::PyNativeSave;
+pub(crate) use self::stage::{ckpt_copy, ckpt_layout};
+pub(crate) use self::value::{PyEntryName, PyTyped, ckpt_encode};
+use crate::errors;
+use crate::fork::ForkGuard;
+use crate::process::{self, Inside, Process};
+use crate::store::Choices;
+use crate::wait::wait;
+
+/// A place with checkpoints; see ``forebay.Checkpointer``.
+#[pyclass(name = "NativeCheckpoints", module = "forebay._forebay", frozen)]
+#[derive(Debug)]
+pub(crate) struct PyNativeCheckpoints {
+    opened: ForkGuard<Inside<Place>>,
+}
+
+/// A store that checkpoints are in, with the process it belongs to.
+#[derive(Debug, Clone)]
+struct Place {
+    process: &'static Process,
+    context: Context,
+    store: Arc<dyn Store>,
+    slots: load::Slots,
+}
+
+/// Steps that cannot be read, and why.
+type Damaged = Vec<(u64, String)>;
+
+impl PyNativeCheckpoints {
+    fn place(&self, py: Python<'_>) -> PyResult<&Place> {
+        let place = self.opened.get().map(|place| &**place);
+        place.ok_or_else(|| errors::raise(py, &process::other_process("checkpoint", "checkpointer")))
+    }
+}
+
+#[pymethods]
+impl PyNativeCheckpoints {
+    #[new]
+    fn new(py: Python<'_>, url: &str, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let raise = |error: Error| errors::raise(py, &error);
+        let base = std::env::current_dir().map_err(|error| raise(Error::from_io("open", error)))?;
+        let location = Location::parse(url, &base).map_err(raise)?;
+        let choices = Choices::of_store(
+            get(options, "endpoint")?,
+            get(options, "region")?,
+            get(options, "addressing")?,
+        );
+        let process = Process::get(py)?;
+        if location.scheme() == Scheme::Mem && process.is_forked() {
+            let message = "objects in memory cannot be used after a fork";
+            return Err(raise(
+                Error::new(ErrorKind::Unsupported, "open", message).at(&location),
+            ));
+        }
+        let context = choices.context(process.context());
+        let store = wait(py, process, forebay_store::open(&location, &context))?;
+        let place = Place {
+            process,
+            context,
+            store,
+            slots: load::Slots::default(),
+        };
+        Ok(Self {
+            opened: ForkGuard::new(Inside::new(process, place)),
+        })
+    }
+
+    /// Where it is.
+    #[getter]
+    fn url(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.place(py)?.store.location().to_string())
+    }
+
+    /// The name of a new attempt, for one rank to tell the others.
+    fn draw(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(Attempt::draw(&self.place(py)?.context).to_string())
+    }
+
+    /// The name of an attempt that all ranks derive from what they share.
+    #[staticmethod]
+    fn derive(run_id: &str, step: u64, number: u64) -> String {
+        Attempt::derive(run_id, step, number).to_string()
+    }
+
+    /// Begin to save in the background, from staged memory.
+    fn save(
+        &self,
+        py: Python<'_>,
+        staging: Option<&Bound<'_, PyAny>>,
+        slices: Vec<save::SliceRow>,
+        others: Vec<save::OtherRow<'_>>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<PyNativeSave> {
+        save::begin(py, self.place(py)?, staging, (slices, others), options)
+    }
+
+    /// What checkpoints there are, by step: dicts, with ``error`` where a manifest cannot be read.
+    fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let place = self.place(py)?;
+        let listed = wait(py, place.process, list(Arc::clone(&place.store), &place.context))?;
+        let rows = PyList::empty(py);
+        for Listed { step, manifest } in listed {
+            let row = match manifest {
+                Ok(manifest) => open::described(py, &manifest)?,
+                Err(error) => {
+                    let row = PyDict::new(py);
+                    row.set_item("step", step)?;
+                    row.set_item("error", error.to_string())?;
+                    row
+                }
+            };
+            rows.append(row)?;
+        }
+        Ok(rows)
+    }
+
+    /// The checkpoint of a step, or the newest whose manifest can be read (with the steps above it that cannot); None where there is none.
+    fn open(&self, py: Python<'_>, step: Option<u64>) -> PyResult<(Option<PyNativeCheckpoint>, Damaged)> {
+        let place = self.place(py)?;
+        let (store, context) = (Arc::clone(&place.store), &place.context);
+        let (checkpoint, damaged) = match step {
+            Some(step) => {
+                let open = forebay_ckpt::Checkpoint::open(store, context, step);
+                (Some(wait(py, place.process, open)?), Vec::new())
+            }
+            None => wait(py, place.process, newest(store, context))?,
+        };
+        let damaged = damaged.into_iter().map(|(step, error)| (step, error.to_string()));
+        let opened = checkpoint.map(|checkpoint| PyNativeCheckpoint::new(place, checkpoint));
+        Ok((opened, damaged.collect()))
+    }
+
+    /// Remove steps, and what nobody needs: what went, as JSON.
+    fn gc(&self, py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<String> {
+        let place = self.place(py)?;
+        let options = GcOptions {
+            keep_last: get(options, "keep_last")?,
+            keep_every: get(options, "keep_every")?,
+            remove: get(options, "remove")?.unwrap_or_default(),
+            ..GcOptions::default()
+        };
+        let store = Arc::clone(&place.store);
+        let collected = wait(py, place.process, gc(store, &place.context, &options))?;
+        to_json(py, &collected)
+    }
+}
+
+/// An argument; None counts as not given.
+fn get<'py, T: FromPyObjectOwned<'py>>(given: &Bound<'py, PyDict>, name: &str) -> PyResult<Option<T>> {
+    match given.get_item(name)?.filter(|value| !value.is_none()) {
+        Some(value) => value.extract().map(Some).map_err(Into::into),
+        None => Ok(None),
+    }
+}
+
+/// An argument that must be there.
+fn need<'py, T: FromPyObjectOwned<'py>>(given: &Bound<'py, PyDict>, name: &str) -> PyResult<T> {
+    let missing = || errors::raise(given.py(), &refused(format!("{name} is not given")));
+    get(given, name)?.ok_or_else(missing)
+}
+
+fn to_json(py: Python<'_>, value: &impl Serialize) -> PyResult<String> {
+    serde_json::to_string(value).map_err(|error| {
+        let message = "value cannot be JSON";
+        errors::raise(
+            py,
+            &Error::new(ErrorKind::Internal, "checkpoint", message).with_source(error),
+        )
+    })
+}
+
+fn refused(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidInput, "checkpoint", message)
+}
+
+/// A dtype by its name.
+fn dtype_of(name: &str) -> Result<forebay_ckpt::Dtype> {
+    forebay_ckpt::Dtype::from_name(name)
+        .ok_or_else(|| refused(format!("there is no dtype '{}'", name.escape_debug())))
+}

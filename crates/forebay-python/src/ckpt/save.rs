@@ -1,0 +1,356 @@
+//! One attempt to save, as a task of the runtime: the caller trains on, and asks the `NativeSave` how it stands.
+//!
+//! The task owns the staging area until it is over, whatever becomes of the object that asks. A process that ends without waiting leaves an
+//! attempt without a commit.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use forebay_ckpt::{
+    Alias, Attempt, GcOptions, HashKind, Item, ItemData, Publish, Save, SaveOptions, Value, gc,
+};
+use forebay_core::{Error, ErrorKind, Ledger, Result};
+use forebay_io::{AlignedBuf, Buf};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use serde::Serialize;
+use tokio::sync::watch;
+
+use super::stage::spec_of;
+use super::value::{to_metadata, to_value};
+use super::{Place, dtype_of, get, need, refused, to_json};
+use crate::buffer;
+use crate::errors;
+use crate::fork::ForkGuard;
+use crate::ledger::PyLedger;
+use crate::process::{self, Process};
+use crate::wait::wait;
+
+/// Name, dtype, shape of the tensor, offsets and lengths of the slice, and where it lies in the staging area.
+pub(crate) type SliceRow = (String, String, Vec<u64>, Vec<u64>, Vec<u64>, usize);
+
+/// Name, kind and content of what is no slice.
+pub(crate) type OtherRow<'py> = (String, String, Bound<'py, PyAny>);
+
+/// Other name of a tensor: target, dtype, first element, shape, strides.
+type AliasRow = (String, String, u64, Vec<u64>, Vec<u64>);
+
+/// A save in the background.
+#[pyclass(name = "NativeSave", module = "forebay._forebay", frozen)]
+#[derive(Debug)]
+pub(crate) struct PyNativeSave {
+    process: ForkGuard<&'static Process>,
+    state: Arc<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// How far it is.
+    stage: watch::Sender<Stage>,
+    outcome: Mutex<Option<Result<Done>>>,
+}
+
+impl State {
+    fn outcome(&self) -> MutexGuard<'_, Option<Result<Done>>> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How far a save is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Running,
+    /// It is known how it went.
+    Done,
+    /// What is done afterwards is done, too: old checkpoints are removed.
+    Settled,
+}
+
+/// What was saved.
+#[derive(Debug, Serialize)]
+struct Done {
+    step: u64,
+    attempt: Attempt,
+    world: u32,
+    /// Of this rank.
+    bytes_raw: u64,
+    bytes_written: u64,
+    bytes_referenced: u64,
+    chunks: u64,
+    chunks_referenced: u64,
+    /// Of all ranks.
+    bytes_total: u64,
+    bytes_written_total: u64,
+    /// Why a full save was made although an incremental one was asked for.
+    full_because: Option<String>,
+    publish: &'static str,
+    seconds: f64,
+    #[serde(skip)]
+    ledger: Ledger,
+}
+
+/// What a save is told.
+struct Order {
+    place: Place,
+    options: SaveOptions,
+    rank: u32,
+    items: Vec<Item>,
+    metadata: Value,
+    timeout: Duration,
+}
+
+pub(super) fn begin(
+    py: Python<'_>,
+    place: &Place,
+    staging: Option<&Bound<'_, PyAny>>,
+    (slices, others): (Vec<SliceRow>, Vec<OtherRow<'_>>),
+    given: &Bound<'_, PyDict>,
+) -> PyResult<PyNativeSave> {
+    let raise = |error: Error| errors::raise(py, &error);
+    let rank: u32 = need(given, "rank")?;
+    let timeout: f64 = need(given, "timeout")?;
+    let timeout = Duration::try_from_secs_f64(timeout).map_err(|error| {
+        raise(refused("a time to wait is a number of seconds from 0 on").with_source(error))
+    })?;
+    let options = options_of(py, given)?;
+    let metadata: Bound<'_, PyAny> = need(given, "metadata")?;
+    let metadata = to_metadata(&metadata)?;
+    let mut items = others
+        .into_iter()
+        .map(|(name, kind, object)| other_item(name, &kind, &object))
+        .collect::<PyResult<Vec<_>>>()?;
+    let area = match staging {
+        Some(staging) => buffer::take(staging, "save")?.map(AlignedBuf::freeze),
+        None => None,
+    };
+    items.extend(slice_items(area.as_ref(), slices).map_err(raise)?);
+    let order = Order {
+        place: place.clone(),
+        options,
+        rank,
+        items,
+        metadata,
+        timeout,
+    };
+    let state = Arc::new(State {
+        stage: watch::Sender::new(Stage::Running),
+        outcome: Mutex::new(None),
+    });
+    let told = Arc::clone(&state);
+    let (place_after, keep) = (place.clone(), keep_of(given)?);
+    place.process.runtime().spawn(async move {
+        let guard = Guarded(told);
+        let done = order.run().await;
+        let is_first_and_good = rank == 0 && done.is_ok();
+        guard.0.outcome().replace(done);
+        guard.0.stage.send_replace(Stage::Done);
+        if let Some(keep) = keep.filter(|_| is_first_and_good) {
+            let collected = gc(Arc::clone(&place_after.store), &place_after.context, &keep).await;
+            if let Err(error) = collected {
+                // The next save tries again.
+                tracing::warn!(%error, "old checkpoints were not removed");
+            }
+        }
+    });
+    Ok(PyNativeSave {
+        process: ForkGuard::new(place.process),
+        state,
+    })
+}
+
+/// Says that a save is over when it goes, which it also does when the task is broken off.
+struct Guarded(Arc<State>);
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let broken = || Err(Error::new(ErrorKind::Internal, "save", "the save was broken off"));
+        self.0.outcome().get_or_insert_with(broken);
+        self.0.stage.send_replace(Stage::Settled);
+    }
+}
+
+impl Order {
+    async fn run(self) -> Result<Done> {
+        let clock = Arc::clone(self.place.context.clock());
+        let begun = clock.now();
+        let Self {
+            place,
+            options,
+            rank,
+            items,
+            metadata,
+            timeout,
+        } = self;
+        let (store, context) = (Arc::clone(&place.store), &place.context);
+        let (step, attempt, world) = (options.step, options.attempt, options.world);
+        let is_first = rank == 0;
+        let save = if is_first {
+            Save::begin(store, context, options).await?
+        } else {
+            Save::join(store, context, options, timeout).await?
+        };
+        let full_because = save.full_because().map(str::to_owned);
+        let saved = match save.rank(rank, items).await {
+            Ok(saved) => saved,
+            Err(error) => {
+                if is_first {
+                    // Told so, the others need not wait for a commit that never comes.
+                    save.abandon().await;
+                }
+                return Err(error);
+            }
+        };
+        let mut ledger = saved.ledger;
+        let manifest = if is_first {
+            let committed = save.commit(metadata, timeout).await?;
+            ledger.merge(&committed.ledger);
+            committed.manifest
+        } else {
+            save.published(timeout).await?
+        };
+        Ok(Done {
+            step,
+            attempt,
+            world,
+            bytes_raw: saved.raw_bytes,
+            bytes_written: saved.written_bytes,
+            bytes_referenced: saved.referenced_bytes,
+            chunks: saved.chunks,
+            chunks_referenced: saved.chunks_referenced,
+            bytes_total: manifest.raw_bytes,
+            bytes_written_total: manifest.written_bytes,
+            full_because,
+            publish: manifest.publish.name(),
+            seconds: clock.now().saturating_sub(begun).as_secs_f64(),
+            ledger,
+        })
+    }
+}
+
+/// What is to be kept once the save is done; None for everything.
+fn keep_of(given: &Bound<'_, PyDict>) -> PyResult<Option<GcOptions>> {
+    let keep = GcOptions {
+        keep_last: get(given, "keep_last")?,
+        keep_every: get(given, "keep_every")?,
+        ..GcOptions::default()
+    };
+    Ok(keep.keep_last.is_some().then_some(keep))
+}
+
+fn options_of(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<SaveOptions> {
+    let raise = |error: Error| errors::raise(py, &error);
+    let attempt: String = need(given, "attempt")?;
+    let attempt = Attempt::parse(&attempt).ok_or_else(|| raise(refused("an attempt is 32 hex digits")))?;
+    let mut options = SaveOptions::new(need(given, "step")?, attempt, need(given, "world")?);
+    let hash: String = need(given, "hash")?;
+    options.hash = hash_of(&hash).map_err(raise)?;
+    if let Some(bytes) = get(given, "chunk_bytes")? {
+        options.chunk_bytes = bytes;
+    }
+    options.base_step = get(given, "base_step")?;
+    let publish: String = need(given, "publish")?;
+    options.publish = match publish.as_str() {
+        "if_absent" => Publish::IfAbsent,
+        "replace" => Publish::Replace,
+        "single_writer" => Publish::SingleWriter,
+        _ => {
+            let message = format!("there is no way to publish '{}'", publish.escape_debug());
+            return Err(raise(
+                refused(message).with_hint("one of: if_absent, replace, single_writer"),
+            ));
+        }
+    };
+    Ok(options)
+}
+
+/// A hash by its name, or by the first word of it.
+fn hash_of(name: &str) -> Result<HashKind> {
+    let words = name.replace(['-', '_'], "").to_ascii_lowercase();
+    let mut kinds = HashKind::ALL.into_iter();
+    let found = kinds.find(|(_, _, own)| {
+        let own = own.replace('-', "");
+        own == words || own == format!("{words}128")
+    });
+    found.map(|(_, kind, _)| kind).ok_or_else(|| {
+        let message = format!("there is no hash '{}'", name.escape_debug());
+        refused(message).with_hint("one of: crc32c, xxh3, blake3, sha256")
+    })
+}
+
+fn slice_items(area: Option<&Buf>, slices: Vec<SliceRow>) -> Result<Vec<Item>> {
+    let mut items = Vec::with_capacity(slices.len());
+    let nothing = Buf::copy_of(&[])?;
+    for (name, dtype, shape, offsets, lengths, at) in slices {
+        let spec = spec_of(&name, &dtype, shape, offsets, lengths)?;
+        let end = at.saturating_add(spec.bytes() as usize);
+        let bytes = area.unwrap_or(&nothing).slice(at..end);
+        let data = ItemData::Slice(spec, bytes);
+        items.push(Item { name, data });
+    }
+    Ok(items)
+}
+
+fn other_item(name: String, kind: &str, object: &Bound<'_, PyAny>) -> PyResult<Item> {
+    let data = match kind {
+        "value" => ItemData::Value(to_value(object)?),
+        "opaque" => ItemData::Opaque(object.cast::<PyBytes>()?.as_bytes().to_vec()),
+        "alias" => {
+            let (target, dtype, first_element, shape, strides): AliasRow = object.extract()?;
+            let dtype = dtype_of(&dtype).map_err(|error| errors::raise(object.py(), &error))?;
+            ItemData::Alias(Alias {
+                target,
+                dtype,
+                first_element,
+                shape,
+                strides,
+            })
+        }
+        _ => {
+            let error = refused(format!("there is no entry of kind '{}'", kind.escape_debug()));
+            return Err(errors::raise(object.py(), &error));
+        }
+    };
+    Ok(Item { name, data })
+}
+
+#[pymethods]
+impl PyNativeSave {
+    /// True when it is over, well or not.
+    #[getter]
+    fn done(&self) -> bool {
+        *self.state.stage.borrow() >= Stage::Done
+    }
+
+    /// Wait until it is over, at most so many seconds; gives whether it is. Says nothing of how it went. With ``settled``, until old checkpoints
+    /// are removed, too.
+    #[pyo3(signature = (timeout=None, settled=false))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>, settled: bool) -> PyResult<bool> {
+        let raise = |error: Error| errors::raise(py, &error);
+        let Some(process) = self.process.get() else {
+            return Err(raise(process::other_process("save", "save")));
+        };
+        let timeout = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)));
+        let timeout = timeout
+            .transpose()
+            .map_err(|error| raise(refused("a time to wait is a number of seconds").with_source(error)))?;
+        let wanted = if settled { Stage::Settled } else { Stage::Done };
+        let mut stage = self.state.stage.subscribe();
+        wait(py, process, async move {
+            let ended = stage.wait_for(|stage| *stage >= wanted);
+            Ok(match timeout {
+                Some(timeout) => tokio::time::timeout(timeout, ended).await.is_ok(),
+                None => ended.await.is_ok(),
+            })
+        })
+    }
+
+    /// What was saved, as JSON, with the ledger; raises what went wrong. None before it is over.
+    fn result(&self, py: Python<'_>) -> PyResult<Option<(String, PyLedger)>> {
+        let outcome = self.state.outcome();
+        match &*outcome {
+            None => Ok(None),
+            Some(Ok(done)) => Ok(Some((to_json(py, done)?, PyLedger::from(done.ledger.clone())))),
+            Some(Err(error)) => Err(errors::raise(py, error)),
+        }
+    }
+}
