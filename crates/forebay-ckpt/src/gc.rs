@@ -21,6 +21,7 @@ use crate::manifest::Manifest;
 use crate::names::{Attempt, LAST_GC, Piece, STEPS, gone_key, manifest_key, parse_piece_key};
 use crate::pages::Source;
 use crate::pin::{self, PIN_AGE_MAX, Pin};
+use crate::retention::{Retention, StepState, Verdict};
 
 /// What is to be kept.
 #[derive(Debug, Clone)]
@@ -29,6 +30,8 @@ pub struct GcOptions {
     pub keep_last: Option<usize>,
     /// Beside them, keep every step that is a multiple of this.
     pub keep_every: Option<u64>,
+    /// Beside them, keep what is younger than this; without `keep_last`, all that is older goes.
+    pub age_max: Option<Duration>,
     /// Remove these steps, whatever else is said.
     pub remove: Vec<u64>,
     /// Pins older than this are of processes that died.
@@ -42,6 +45,7 @@ impl Default for GcOptions {
         Self {
             keep_last: None,
             keep_every: None,
+            age_max: None,
             remove: Vec::new(),
             pin_age_max: PIN_AGE_MAX,
             is_dry_run: false,
@@ -121,8 +125,7 @@ pub async fn gc(store: Arc<dyn Store>, context: &Context, options: &GcOptions) -
 async fn alone(source: &Source, own: &Key, age_max: Duration) -> Result<()> {
     let now = source.context.clock().unix();
     for found in pin::list(&source.store, &source.context).await? {
-        let is_other = found.pin.save.is_none() && found.key != *own;
-        if is_other && !found.pin.is_expired(now, age_max) {
+        if found.key != *own && found.is_gc_at_work(now, age_max) {
             let message = format!("another gc is at work here, on {:?}", found.pin.host);
             return Err(Error::new(ErrorKind::AlreadyExists, "gc", message)
                 .at(source.store.location())
@@ -234,27 +237,25 @@ impl Gc<'_> {
 
     /// Checkpoints that are to go.
     fn going(&self, names: &Names, manifests: &BTreeMap<u64, Option<Manifest>>) -> Vec<(u64, Attempt)> {
-        let visible: Vec<(u64, Attempt)> = manifests
-            .iter()
-            .filter_map(|(step, manifest)| Some((*step, manifest.as_ref()?.attempt)))
-            .filter(|id| !names.gone.contains(id))
+        let visible: Vec<&Manifest> = manifests
+            .values()
+            .flatten()
+            .filter(|manifest| !names.gone.contains(&(manifest.step, manifest.attempt)))
             .collect();
-        let newest_from = match self.options.keep_last {
-            Some(count) => visible.len().saturating_sub(count),
-            None => 0,
+        let states: Vec<StepState> = visible.iter().map(|manifest| StepState::of(manifest)).collect();
+        let retention = Retention {
+            keep_last: self.options.keep_last,
+            keep_every: self.options.keep_every,
+            age_max: self.options.age_max,
         };
-        let is_kept = |index: usize, step: u64| {
-            let is_multiple = self
-                .options
-                .keep_every
-                .is_some_and(|every| every > 0 && step.is_multiple_of(every));
-            !self.options.remove.contains(&step) && (index >= newest_from || is_multiple)
-        };
-        let going = visible
-            .iter()
-            .enumerate()
-            .filter(|(index, (step, _))| !is_kept(*index, *step));
-        going.map(|(_, id)| *id).collect()
+        let verdicts = retention.plan(&states, self.source.context.clock().unix());
+        let is_going =
+            |verdict: Verdict, step: u64| verdict == Verdict::Remove || self.options.remove.contains(&step);
+        let going = visible.iter().zip(verdicts);
+        let going = going.filter(|(manifest, verdict)| is_going(*verdict, manifest.step));
+        going
+            .map(|(manifest, _)| (manifest.step, manifest.attempt))
+            .collect()
     }
 
     async fn pinned(&self) -> Result<Pinned> {
@@ -273,6 +274,10 @@ impl Gc<'_> {
                     .push(format!("step {step}, attempt {attempt}, on {:?}", found.pin.host));
             }
             pinned.attempts.extend(found.pin.base.map(|(_, attempt)| attempt));
+            for (step, attempt) in found.pin.holds {
+                pinned.attempts.insert(attempt);
+                pinned.steps.insert(step);
+            }
         }
         Ok(pinned)
     }

@@ -6,7 +6,7 @@ use std::fmt;
 
 use forebay_core::{Crc32c, Error, ErrorKind, Result};
 use ring::digest;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128_with_seed};
 
 /// A hash; shorter ones have zeros behind them.
 pub type Digest = [u8; 32];
@@ -108,6 +108,69 @@ impl HashKind {
         }
         out
     }
+
+    /// The same for bytes that come piece by piece.
+    pub(crate) fn hasher(self, place: &Place) -> ChunkHasher {
+        match self {
+            Self::Crc32c => {
+                let mut crc = Crc32c::default();
+                crc.update(&place.0);
+                ChunkHasher::Crc32c(crc)
+            }
+            Self::Xxh3 => ChunkHasher::Xxh3(Box::new(Xxh3::with_seed(xxh3_64(&place.0)))),
+            Self::Blake3 => {
+                let mut hasher = blake3::Hasher::new();
+                hasher.update(&place.0);
+                ChunkHasher::Blake3(Box::new(hasher))
+            }
+            Self::Sha256 => {
+                let mut hasher = ChunkHasher::sha256();
+                hasher.update(&place.0);
+                hasher
+            }
+        }
+    }
+}
+
+/// A hash of bytes that come piece by piece.
+pub(crate) enum ChunkHasher {
+    Crc32c(Crc32c),
+    Xxh3(Box<Xxh3>),
+    Blake3(Box<blake3::Hasher>),
+    Sha256(Box<digest::Context>),
+}
+
+impl ChunkHasher {
+    /// SHA-256, as of everything above chunks.
+    pub(crate) fn sha256() -> Self {
+        Self::Sha256(Box::new(digest::Context::new(&digest::SHA256)))
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Crc32c(crc) => crc.update(bytes),
+            Self::Xxh3(hasher) => hasher.update(bytes),
+            Self::Blake3(hasher) => drop(hasher.update(bytes)),
+            Self::Sha256(context) => context.update(bytes),
+        }
+    }
+
+    pub(crate) fn finish(self) -> Digest {
+        let mut out = Digest::default();
+        match self {
+            Self::Crc32c(crc) => out[..4].copy_from_slice(&crc.value().to_le_bytes()),
+            Self::Xxh3(hasher) => out[..16].copy_from_slice(&hasher.digest128().to_le_bytes()),
+            Self::Blake3(hasher) => out = *hasher.finalize().as_bytes(),
+            Self::Sha256(context) => out.copy_from_slice(context.finish().as_ref()),
+        }
+        out
+    }
+}
+
+impl fmt::Debug for ChunkHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChunkHasher")
+    }
 }
 
 /// What contents are told apart by: hashes of raw bytes.
@@ -172,6 +235,19 @@ mod tests {
             }
         }
         assert!(HashKind::from_number(9).unwrap_err().to_string().contains('9'));
+    }
+
+    #[test]
+    fn hashes_by_pieces_are_the_same() {
+        let bytes: Vec<u8> = (0..10_000u32).map(|number| number as u8).collect();
+        let place = Place::new(&[7; 16], 3, bytes.len() as u32);
+        for (_, kind, _) in HashKind::ALL {
+            let mut hasher = kind.hasher(&place);
+            for piece in bytes.chunks(777) {
+                hasher.update(piece);
+            }
+            assert_eq!(hasher.finish(), kind.chunk(&place, &bytes), "{kind}");
+        }
     }
 
     /// What the format page says, spelled out once more without the code above.

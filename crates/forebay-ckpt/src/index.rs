@@ -22,7 +22,7 @@ pub(crate) struct IndexHead {
 }
 
 impl IndexHead {
-    fn put(&self, out: &mut Vec<u8>) {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(MAGIC);
         out.put_u32(FORMAT);
         out.put_u64(self.step);

@@ -10,7 +10,8 @@
 //! - [`Save`]: one attempt at one step, over all ranks; [`Publish`]: how it becomes visible;
 //! - [`Checkpoint`]: an open one; [`Want`], [`Loaded`]: any box of any tensor, whoever saved it;
 //! - [`Value`]: what is not a tensor, without pickle; [`Dtype`], [`SliceSpec`]: what is;
-//! - [`list`](fn@list), [`newest`], [`verify`](fn@verify), [`diff`](fn@diff), [`gc`](fn@gc).
+//! - [`list`](fn@list), [`newest`], [`verify`](fn@verify), [`diff`](fn@diff), [`gc`](fn@gc);
+//! - [`Tiers`], [`drain`](fn@drain), [`Retention`]: the same checkpoints near and far, and what each place keeps.
 //!
 //! The bytes are specified in `docs/formats/checkpoint.md`. `wire`, `tree`, `part`, `index`, `manifest`, `layout` and `codec` are pure; `pages` and `open` read, `save` and
 //! `commit` write.
@@ -34,9 +35,11 @@ mod open;
 mod pages;
 mod part;
 mod pin;
+mod retention;
 mod save;
 #[cfg(test)]
 mod tests;
+mod tiers;
 mod tree;
 mod value;
 mod verify;
@@ -58,6 +61,11 @@ pub use names::{Attempt, Form, WORLD_MAX};
 pub use open::Checkpoint;
 pub use part::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, FORMAT, NAME_BYTES_MAX, PartHead, PayloadRow};
 pub use pin::PIN_AGE_MAX;
+pub use retention::{Kept, Retention, StepState, Verdict};
 pub use save::{CHUNK_BYTES_DEFAULT, Item, ItemData, RankSaved, Save, SaveOptions};
+pub use tiers::{
+    BYTES_PER_SECOND_MIN, DrainEvent, DrainOptions, DrainReport, DrainState, Drained, Drainer, DrainerOptions, NotFrom,
+    OpenedFrom, Passed, Placed, TIERS_MAX, Tier, Tiered, Tiers, drain,
+};
 pub use value::{Array, DEPTH_MAX, DIMS_MAX, Named, VALUE_BYTES_MAX, Value};
 pub use verify::{DAMAGES_KEPT_MAX, Damage, Verified, verify};

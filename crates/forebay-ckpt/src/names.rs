@@ -139,6 +139,16 @@ pub(crate) fn gc_pin_key(id: u64) -> Key {
     key(&format!("{PINS}/gc-{id:016x}.pin"))
 }
 
+pub(crate) fn is_gc_pin(key: &Key) -> bool {
+    key.file_name().starts_with("gc-")
+}
+
+/// The pin of whoever drains from the source of that name, so that two do not do the same work.
+pub(crate) fn drain_pin_key(source_identity: &str) -> Key {
+    let id = Attempt::of(&sha256(&[b"forebay drain 1\0", source_identity.as_bytes()]));
+    key(&format!("{PINS}/drain-{id}.pin"))
+}
+
 pub(crate) fn attempt_key(step: u64, attempt: Attempt) -> Key {
     key(&format!("{STEPS}/{step:020}/{attempt}"))
 }

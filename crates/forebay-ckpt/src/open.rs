@@ -202,33 +202,38 @@ impl Checkpoint {
         ledger
     }
 
-    /// The part of a rank.
+    /// The part of a rank, kept open.
     pub(crate) async fn part(&self, rank: u32) -> Result<Arc<Part>> {
+        let Some(cell) = self.0.parts.get(rank as usize) else {
+            return self.open_part(rank).await.map(Arc::new);
+        };
+        let open = || async { self.open_part(rank).await.map(Arc::new) };
+        cell.get_or_try_init(open).await.cloned()
+    }
+
+    /// The part of a rank, for one use: whoever goes through all of a large world keeps none of them.
+    pub(crate) async fn open_part(&self, rank: u32) -> Result<Part> {
         let manifest = &self.0.manifest;
-        let at = rank as usize;
-        let (Some(row), Some(cell)) = (manifest.parts.get(at), self.0.parts.get(at)) else {
+        let Some(row) = manifest.parts.get(rank as usize) else {
             let message = format!("an entry is of rank {rank}, but there are {}", manifest.world());
             return Err(Error::new(ErrorKind::Corrupt, "read checkpoint", message));
         };
-        let open = || async {
-            let id = (manifest.step, manifest.attempt, rank);
-            let part = Part::open(&self.0.source, id, row.bytes, Some(row)).await?;
-            let (head, file) = (&part.head, &part.file);
-            let is_of_this = head.world == manifest.world()
-                && head.hash == manifest.hash
-                && head.chunk_bytes == manifest.chunk_bytes
-                && head
-                    .features
-                    .iter()
-                    .all(|feature| manifest.features.contains(feature))
-                && head.payloads.iter().all(|payload| manifest.names(payload));
-            if is_of_this {
-                return Ok(Arc::new(part));
-            }
-            let message = "this part says other things than its manifest";
-            Err(file.name_in(Error::new(ErrorKind::Corrupt, "read checkpoint", message)))
-        };
-        cell.get_or_try_init(open).await.cloned()
+        let id = (manifest.step, manifest.attempt, rank);
+        let part = Part::open(&self.0.source, id, row.bytes, Some(row)).await?;
+        let (head, file) = (&part.head, &part.file);
+        let is_of_this = head.world == manifest.world()
+            && head.hash == manifest.hash
+            && head.chunk_bytes == manifest.chunk_bytes
+            && head
+                .features
+                .iter()
+                .all(|feature| manifest.features.contains(feature))
+            && head.payloads.iter().all(|payload| manifest.names(payload));
+        if is_of_this {
+            return Ok(part);
+        }
+        let message = "this part says other things than its manifest";
+        Err(file.name_in(Error::new(ErrorKind::Corrupt, "read checkpoint", message)))
     }
 
     async fn index(&self) -> Result<Option<&Index>> {
@@ -251,6 +256,12 @@ impl Checkpoint {
             Err(file.name_in(Error::new(ErrorKind::Corrupt, "read checkpoint", message)))
         };
         Ok(self.0.index.get_or_try_init(open).await?.as_ref())
+    }
+
+    /// The index as it lies in its object.
+    pub(crate) async fn index_file(&self) -> Result<Option<(&PageFile, &IndexHead)>> {
+        let index = self.index().await?;
+        Ok(index.map(|index| (&index.file, &index.head)))
     }
 
     /// All entries of a name, over all ranks: by the index where there is one, else part by part.

@@ -254,6 +254,38 @@ impl PageFile {
         Ok(records)
     }
 
+    /// Pointers of all pages of a tree, from the top down.
+    pub(crate) async fn pointers(&self, kind: Kind, root: &Root) -> Result<Vec<Pointer>> {
+        let read = self.read_pointers(kind, root).await;
+        read.map_err(|error| self.name_in(error))
+    }
+
+    async fn read_pointers(&self, kind: Kind, root: &Root) -> Result<Vec<Pointer>> {
+        let counts = kind.record_bytes().map(|bytes| pages_by_level(root.records, bytes));
+        let mut level_pages: Vec<Pointer> = root.top.into_iter().collect();
+        let mut all = level_pages.clone();
+        for level in (1..root.levels).rev() {
+            let mut below = Vec::new();
+            for (number, pointer) in (0..).zip(&level_pages) {
+                let page = self.page(pointer, true).await?;
+                match &counts {
+                    Some(counts) => {
+                        let there = counts.get(usize::from(level) - 1).copied().unwrap_or(0);
+                        let expected = children_of(number, there);
+                        below.extend(numbered_children(&page, kind, level, expected)?);
+                    }
+                    None => {
+                        let children = named_children(&page, kind, level, NAME_BYTES_MAX)?;
+                        below.extend(children.into_iter().map(|child| child.pointer));
+                    }
+                }
+            }
+            all.extend_from_slice(&below);
+            level_pages = below;
+        }
+        Ok(all)
+    }
+
     /// Chunk records `first..first + count`.
     pub(crate) async fn chunks(&self, root: &Root, first: u64, count: u64) -> Result<Vec<ChunkRecord>> {
         let bytes = self.numbered(Kind::Chunks, root, first, count).await?;

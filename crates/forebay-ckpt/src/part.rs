@@ -263,17 +263,23 @@ impl PartHead {
 
 /// Put a head and the trailer that says where it is; gives the head's hash and length.
 pub(crate) fn put_trailer(file: &mut Vec<u8>, head: &[u8]) -> (Digest, u32) {
-    let head_bytes = head.len() as u32;
     file.extend_from_slice(head);
-    let start = file.len();
-    file.put_u64((start + TRAILER_BYTES) as u64);
-    file.put_u32(head_bytes);
-    file.put_u32(crc32c(head));
-    file.put_u32(0);
-    file.extend_from_slice(TRAILER_MAGIC);
-    let crc = crc32c(file.get(start..).unwrap_or_default());
-    file.put_u32(crc);
-    (sha256(&[head]), head_bytes)
+    let file_bytes = (file.len() + TRAILER_BYTES) as u64;
+    file.extend_from_slice(&trailer(file_bytes, head));
+    (sha256(&[head]), head.len() as u32)
+}
+
+/// The last bytes of a file of so many bytes with that head.
+pub(crate) fn trailer(file_bytes: u64, head: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(TRAILER_BYTES);
+    out.put_u64(file_bytes);
+    out.put_u32(head.len() as u32);
+    out.put_u32(crc32c(head));
+    out.put_u32(0);
+    out.extend_from_slice(TRAILER_MAGIC);
+    let crc = crc32c(&out);
+    out.put_u32(crc);
+    out
 }
 
 /// The head in the last bytes of a file of `size` bytes; `Err` with its length when more bytes are needed to have it.

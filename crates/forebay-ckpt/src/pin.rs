@@ -1,4 +1,4 @@
-//! Pins: notes that an attempt is being saved, or that a gc is at work.
+//! Pins: notes that an attempt is being saved or drained, or that a gc is at work.
 //!
 //! A save puts its pin before it writes anything and removes it after the commit; gc reads pins before it reads manifests. So whatever gc meets is pinned,
 //! committed, or nobody's. A save that was killed leaves its pin, which expires.
@@ -11,7 +11,7 @@ use forebay_store::{Context, Entry as Row, ListOptions, PutMode, PutOptions, Sto
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
-use crate::names::{Attempt, PINS, gc_pin_key, pin_key};
+use crate::names::{Attempt, PINS, gc_pin_key, is_gc_pin, pin_key};
 use crate::open::read_small;
 
 /// Most bytes of a pin that are read: it has a few numbers and a host name.
@@ -27,9 +27,18 @@ pub(crate) struct Pin {
     pub(crate) save: Option<(u64, Attempt)>,
     /// The checkpoint whose chunks may be referenced.
     pub(crate) base: Option<(u64, Attempt)>,
+    /// Beside these, attempts whose objects are needed: what a drain brings or found.
+    #[serde(default)]
+    pub(crate) holds: Vec<(u64, Attempt)>,
     pub(crate) world: u32,
     pub(crate) created_ns: u64,
     pub(crate) host: String,
+    /// Of the process, where it was noted.
+    #[serde(default)]
+    pub(crate) pid: Option<u32>,
+    /// For a drain: which of several it is.
+    #[serde(default)]
+    pub(crate) owner: Option<String>,
 }
 
 impl Pin {
@@ -38,10 +47,22 @@ impl Pin {
         Self {
             save: None,
             base: None,
+            holds: Vec::new(),
             world,
             created_ns,
             host: host_name(),
+            pid: Some(std::process::id()),
+            owner: None,
         }
+    }
+
+    /// True when it is of a process of this machine that is no more.
+    pub(crate) fn is_of_the_dead(&self) -> bool {
+        let is_here = !self.host.is_empty() && self.host == host_name();
+        is_here
+            && self
+                .pid
+                .is_some_and(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists())
     }
 
     pub(crate) fn is_expired(&self, now: Duration, age_max: Duration) -> bool {
@@ -49,7 +70,7 @@ impl Pin {
         now.saturating_sub(created) > age_max
     }
 
-    async fn put(&self, store: &dyn Store, key: &Key) -> Result<()> {
+    pub(crate) async fn put(&self, store: &dyn Store, key: &Key) -> Result<()> {
         let bytes = serde_json::to_vec(self).map_err(|error| {
             Error::new(ErrorKind::Internal, "pin", "a pin cannot be written").with_source(error)
         })?;
@@ -71,6 +92,13 @@ fn host_name() -> String {
 pub(crate) struct Found {
     pub(crate) key: Key,
     pub(crate) pin: Pin,
+}
+
+impl Found {
+    /// True for the pin of a gc that may still be at work.
+    pub(crate) fn is_gc_at_work(&self, now: Duration, age_max: Duration) -> bool {
+        is_gc_pin(&self.key) && !self.pin.is_expired(now, age_max) && !self.pin.is_of_the_dead()
+    }
 }
 
 /// Note that an attempt is being saved.
@@ -97,7 +125,7 @@ pub(crate) async fn of_attempt(
     read(store, context, &pin_key(attempt)).await
 }
 
-async fn read(store: &Arc<dyn Store>, context: &Context, key: &Key) -> Result<Option<Pin>> {
+pub(crate) async fn read(store: &Arc<dyn Store>, context: &Context, key: &Key) -> Result<Option<Pin>> {
     match read_small(store, context, key, PIN_BYTES_MAX).await {
         Ok((bytes, _)) => {
             let pin = serde_json::from_slice(&bytes).map_err(|error| {

@@ -13,3 +13,4 @@ mod round_trip;
 mod scale;
 mod shared;
 pub(crate) mod support;
+mod tiers;

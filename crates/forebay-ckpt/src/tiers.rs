@@ -1,0 +1,217 @@
+//! Tiers: the same checkpoints in several places, near and far. Memory or a fast disk first, where saves commit; then whatever is slower and lasts longer.
+//!
+//! ```text
+//! save -> tier 0 (tmpfs, NVMe) --drain--> tier 1 (NVMe, shared disk) --drain--> tier 2 (bucket)        each with rules of its own about what it keeps
+//! open <- nearest tier that has the step and holds <- the next one, saying why
+//! ```
+//!
+//! - [`drain`](fn@drain): whole checkpoints from one store to another, checked on the way (`objects`, `seal`, `send`), under a pin (`lease`);
+//! - [`Tiers`]: an ordered list of them: drain outward, collect by each tier's [`Retention`], open from the nearest;
+//! - [`Drainer`]: draining and collecting in the background of a process;
+//! - [`OpenedFrom`]: which tier a checkpoint came from, and why not from a nearer one.
+//!
+//! A manifest is the same, byte for byte, in every tier, and so is everything that it names. See `docs/formats/checkpoint.md`.
+
+mod drain;
+mod drainer;
+mod lease;
+mod objects;
+mod open;
+mod seal;
+mod send;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay_core::{Error, ErrorKind, Result};
+use forebay_store::{Context, Store};
+
+pub use drain::{BYTES_PER_SECOND_MIN, DrainEvent, DrainOptions, DrainReport, Drained, Passed, drain};
+#[cfg(test)]
+pub(crate) use drain::drain_with;
+#[cfg(test)]
+pub(crate) use lease::Lease;
+pub use drainer::{DrainState, Drainer, DrainerOptions};
+pub use open::{NotFrom, OpenedFrom, Tiered};
+
+use crate::gc::{Collected, GcOptions, gc};
+use crate::list::{Listed, list};
+use crate::manifest::{Manifest, Publish};
+use crate::names::Attempt;
+use crate::retention::{Retention, StepState, Verdict};
+
+/// Most tiers: memory, local disk, shared disk, bucket, archive, and room for more.
+pub const TIERS_MAX: usize = 8;
+
+/// One place for checkpoints.
+#[derive(Debug, Clone)]
+pub struct Tier {
+    /// For reports.
+    pub name: String,
+    /// Where it is.
+    pub store: Arc<dyn Store>,
+    /// What it keeps.
+    pub retention: Retention,
+    /// How a drain publishes here.
+    pub publish: Publish,
+    /// Most bytes a second that a drain writes here.
+    pub bytes_per_second_max: Option<u64>,
+}
+
+impl Tier {
+    /// A tier that keeps everything, named by its place.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            name: store.location().to_string(),
+            store,
+            retention: Retention::default(),
+            publish: Publish::default(),
+            bytes_per_second_max: None,
+        }
+    }
+
+    /// With rules about what it keeps.
+    pub fn keeping(self, retention: Retention) -> Self {
+        Self { retention, ..self }
+    }
+}
+
+/// Which tiers have a checkpoint.
+#[derive(Debug)]
+pub struct Placed {
+    /// Its step.
+    pub step: u64,
+    /// By the number of the tier, nearest first: its manifest, or why it cannot be read.
+    pub tiers: BTreeMap<usize, Result<Manifest>>,
+}
+
+/// The same checkpoints in several places, nearest first; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Tiers {
+    tiers: Arc<Vec<Tier>>,
+    context: Context,
+}
+
+impl Tiers {
+    /// An ordered list of tiers. Saves go to the first.
+    pub fn new(tiers: Vec<Tier>, context: &Context) -> Result<Self> {
+        let refuse = |message: String| Err(Error::new(ErrorKind::InvalidInput, "open tiers", message));
+        if tiers.is_empty() || tiers.len() > TIERS_MAX {
+            return refuse(format!("there must be 1 to {TIERS_MAX} tiers"));
+        }
+        for (index, tier) in tiers.iter().enumerate() {
+            let identity = tier.store.identity();
+            let before = tiers.iter().take(index);
+            if let Some(other) = before.into_iter().find(|other| other.store.identity() == identity) {
+                return refuse(format!("{:?} and {:?} are one place", other.name, tier.name));
+            }
+        }
+        Ok(Self {
+            tiers: Arc::new(tiers),
+            context: context.clone(),
+        })
+    }
+
+    /// The tiers.
+    pub fn tiers(&self) -> &[Tier] {
+        &self.tiers
+    }
+
+    /// The store that saves go to.
+    pub fn nearest(&self) -> Option<&Arc<dyn Store>> {
+        self.tiers.first().map(|tier| &tier.store)
+    }
+
+    /// Checkpoints of all tiers, by step. A tier that cannot be reached fails the listing, except beyond the first.
+    pub async fn list(&self) -> Result<(Vec<Placed>, Vec<NotFrom>)> {
+        let mut steps: BTreeMap<u64, BTreeMap<usize, Result<Manifest>>> = BTreeMap::new();
+        let mut unreachable = Vec::new();
+        for (number, tier) in self.tiers.iter().enumerate() {
+            match list(Arc::clone(&tier.store), &self.context).await {
+                Ok(listed) => {
+                    for Listed { step, manifest } in listed {
+                        steps.entry(step).or_default().insert(number, manifest);
+                    }
+                }
+                Err(error) => unreachable.push(NotFrom {
+                    tier: tier.name.clone(),
+                    step: None,
+                    why: error.to_string(),
+                }),
+            }
+        }
+        let placed = steps.into_iter().map(|(step, tiers)| Placed { step, tiers });
+        Ok((placed.collect(), unreachable))
+    }
+
+    /// Drain outward: from each tier to the next. `options` tells what tiers do not say by themselves.
+    pub async fn drain(
+        &self,
+        options: &DrainOptions,
+        tell: &(dyn Fn(DrainEvent) + Send + Sync),
+    ) -> Result<DrainReport> {
+        let mut report = DrainReport::default();
+        for pair in self.tiers.windows(2) {
+            let [near, far] = pair else { continue };
+            let options = DrainOptions {
+                retention: far.retention,
+                publish: far.publish,
+                bytes_per_second_max: far.bytes_per_second_max.or(options.bytes_per_second_max),
+                ..options.clone()
+            };
+            let (from, to) = (Arc::clone(&near.store), Arc::clone(&far.store));
+            report.merge(drain(from, to, &self.context, &options, tell).await?);
+        }
+        Ok(report)
+    }
+
+    /// Remove from each tier what its rules do not keep and the next tier has, or is not to have. With `is_forced`, what the next tier lacks, too.
+    pub async fn collect(&self, is_forced: bool) -> Result<Vec<Collected>> {
+        let mut all = Vec::new();
+        for (number, tier) in self.tiers.iter().enumerate() {
+            let next = self.tiers.get(number + 1).filter(|_| !is_forced);
+            let remove = self.going(tier, next).await?;
+            let options = GcOptions {
+                remove,
+                ..GcOptions::default()
+            };
+            all.push(gc(Arc::clone(&tier.store), &self.context, &options).await?);
+        }
+        Ok(all)
+    }
+
+    /// Steps that a tier is to remove.
+    async fn going(&self, tier: &Tier, next: Option<&Tier>) -> Result<Vec<u64>> {
+        if tier.retention.keeps_all() {
+            return Ok(Vec::new());
+        }
+        let now = self.context.clock().unix();
+        let here = readable(&tier.store, &self.context).await?;
+        let (mut states, mut attempts) = (Vec::new(), Vec::new());
+        for (_, manifest) in &here {
+            states.push(StepState::of(manifest));
+            attempts.push((manifest.step, manifest.attempt));
+        }
+        if let Some(next) = next {
+            let there = readable(&next.store, &self.context).await?;
+            let there: BTreeMap<u64, Attempt> = there
+                .into_iter()
+                .map(|(step, manifest)| (step, manifest.attempt))
+                .collect();
+            let wanted = next.retention.plan(&states, now);
+            for ((state, (step, attempt)), verdict) in states.iter_mut().zip(attempts).zip(wanted) {
+                state.is_drained = verdict == Verdict::Remove || there.get(&step) == Some(&attempt);
+            }
+        }
+        let verdicts = tier.retention.plan(&states, now);
+        let going = states.iter().zip(verdicts);
+        let going = going.filter(|(_, verdict)| *verdict == Verdict::Remove);
+        Ok(going.map(|(state, _)| state.step).collect())
+    }
+}
+
+async fn readable(store: &Arc<dyn Store>, context: &Context) -> Result<BTreeMap<u64, Manifest>> {
+    let listed = list(Arc::clone(store), context).await?.into_iter();
+    let readable = listed.filter_map(|listed| Some((listed.step, listed.manifest.ok()?)));
+    Ok(readable.collect())
+}

@@ -1,0 +1,206 @@
+//! The objects that a checkpoint consists of, in the order in which they are brought to another place, each with what its bytes must be.
+//!
+//! ```text
+//! payload: header (hash in its row) + chunks (hashes in the part of the rank that wrote it)
+//! part, index: pages (hashes in the pointers to them) + head (hash in the manifest) + trailer (follows from the head)
+//! ```
+//!
+//! A payload of an earlier attempt is checked by that attempt's own part as long as the attempt is a checkpoint. After that, only the chunks that are still
+//! referenced can be checked, and only these can ever be read.
+
+use std::collections::HashMap;
+
+use forebay_core::{ErrorKind, Result, Span};
+
+use super::seal::{Check, Gaps, Seal, Sealed};
+use crate::entry::{Content, Entry};
+use crate::hash::sha256;
+use crate::manifest::FileRow;
+use crate::names::{Attempt, Piece, piece_key};
+use crate::open::Checkpoint;
+use crate::pages::PageFile;
+use crate::part::{PayloadRow, trailer};
+use crate::tree::{Kind, Root};
+
+/// A payload's place among others.
+type Order = (u64, Attempt, u32);
+
+/// Payloads and what was found to lie in them.
+type Wanted = HashMap<Order, (PayloadRow, Vec<Seal>)>;
+
+/// Checkpoints whose own payloads others reference, as they are met; none where they are no checkpoints any more.
+#[derive(Debug, Default)]
+pub(super) struct Owners(HashMap<(u64, Attempt), Option<Checkpoint>>);
+
+/// What the payloads of `rows` must be. All of them are named by the checkpoint.
+pub(super) async fn payloads(
+    checkpoint: &Checkpoint,
+    rows: &[PayloadRow],
+    owners: &mut Owners,
+) -> Result<Vec<Sealed>> {
+    let mut sealed = Vec::with_capacity(rows.len());
+    let mut orphans = Wanted::new();
+    for row in rows {
+        match owners.of(checkpoint, row).await? {
+            Some(owner) => {
+                let mut wanted = Wanted::from([(row.order(), (*row, Vec::new()))]);
+                collect(&owner, row.rank, &mut wanted).await?;
+                for (row, seals) in wanted.into_values() {
+                    sealed.push(seal_payload(&row, seals, Gaps::Zeros)?);
+                }
+            }
+            None => drop(orphans.insert(row.order(), (*row, Vec::new()))),
+        }
+    }
+    if !orphans.is_empty() {
+        for rank in 0..checkpoint.manifest().world() {
+            collect(checkpoint, rank, &mut orphans).await?;
+        }
+    }
+    for (row, seals) in orphans.into_values() {
+        sealed.push(seal_payload(&row, seals, Gaps::Any)?);
+    }
+    // Those of earlier steps first.
+    sealed.sort_by(|a, b| a.key.cmp(&b.key));
+    Ok(sealed)
+}
+
+fn seal_payload(row: &PayloadRow, mut seals: Vec<Seal>, gaps: Gaps) -> Result<Sealed> {
+    seals.push(Seal {
+        span: Span::first(row.head_bytes),
+        check: Check::Bytes(row.head_hash),
+    });
+    Sealed::new(row.key(), row.bytes, seals, gaps)
+}
+
+impl Owners {
+    /// The checkpoint whose own payload it is, while that is one.
+    async fn of(&mut self, checkpoint: &Checkpoint, row: &PayloadRow) -> Result<Option<Checkpoint>> {
+        let id = (row.step, row.attempt);
+        let manifest = checkpoint.manifest();
+        if (manifest.step, manifest.attempt) == id {
+            return Ok(Some(checkpoint.clone()));
+        }
+        if !self.0.contains_key(&id) {
+            let opened = Checkpoint::open_with(checkpoint.source().clone(), row.step).await;
+            let owner = match opened {
+                Ok(owner) => Some(owner).filter(|owner| owner.manifest().attempt == row.attempt),
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported
+                    ) =>
+                {
+                    None
+                }
+                Err(error) => return Err(error),
+            };
+            self.0.insert(id, owner);
+        }
+        let owner = self.0.get(&id).cloned().flatten();
+        Ok(owner.filter(|owner| owner.manifest().names(row)))
+    }
+}
+
+/// Chunks that the part of a rank has in these payloads.
+async fn collect(
+    checkpoint: &Checkpoint,
+    rank: u32,
+    payloads: &mut Wanted,
+) -> Result<()> {
+    let part = checkpoint.open_part(rank).await?;
+    if !part
+        .head
+        .payloads
+        .iter()
+        .any(|row| payloads.contains_key(&row.order()))
+    {
+        return Ok(());
+    }
+    let mut slices = Vec::new();
+    let mut keep = |entry: Entry| {
+        if let Content::Slice { spec, first_chunk } = entry.content {
+            slices.push((entry.name, spec, first_chunk));
+        }
+        Ok(())
+    };
+    part.file.scan(&part.head.entries, &mut keep).await?;
+    let manifest = checkpoint.manifest();
+    for (name, spec, first_chunk) in slices {
+        let id = spec.id(&name);
+        let records = part
+            .chunks(first_chunk, spec.chunks(manifest.chunk_bytes))
+            .await?;
+        for (number, record) in (0..).zip(records) {
+            let row = part.payload(&record)?;
+            if let Some((_, seals)) = payloads.get_mut(&row.order()) {
+                let place = spec.place(&id, number, manifest.chunk_bytes);
+                seals.push(Seal {
+                    span: record.span(),
+                    check: Check::Chunk(manifest.hash, place, record.hash),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the part of a rank must be.
+pub(super) async fn part(checkpoint: &Checkpoint, rank: u32, row: &FileRow) -> Result<Sealed> {
+    let part = checkpoint.open_part(rank).await?;
+    let manifest = checkpoint.manifest();
+    let mut head = Vec::new();
+    part.head.put(&mut head);
+    let trees = [
+        (Kind::Entries, &part.head.entries),
+        (Kind::Chunks, &part.head.chunks),
+        (Kind::Values, &part.head.values),
+        (Kind::ContentIds, &part.head.content_ids),
+    ];
+    let key = piece_key(manifest.step, manifest.attempt, Piece::Part(rank));
+    seal_pages(key, row, &part.file, &trees, &head).await
+}
+
+/// What the index must be.
+pub(super) async fn index(checkpoint: &Checkpoint, row: &FileRow) -> Result<Option<Sealed>> {
+    let manifest = checkpoint.manifest();
+    let Some((file, index)) = checkpoint.index_file().await? else {
+        return Ok(None);
+    };
+    let mut head = Vec::new();
+    index.put(&mut head);
+    let key = piece_key(manifest.step, manifest.attempt, Piece::Index);
+    let trees = [(Kind::Index, &index.entries)];
+    Ok(Some(seal_pages(key, row, file, &trees, &head).await?))
+}
+
+async fn seal_pages(
+    key: forebay_core::Key,
+    row: &FileRow,
+    file: &PageFile,
+    trees: &[(Kind, &Root)],
+    head: &[u8],
+) -> Result<Sealed> {
+    let mut seals = Vec::new();
+    for (kind, root) in trees {
+        for pointer in file.pointers(*kind, root).await? {
+            seals.push(Seal {
+                span: Span::at(pointer.offset, pointer.len.into())?,
+                check: Check::Bytes(pointer.hash),
+            });
+        }
+    }
+    // Head and trailer are the end of the file, and the trailer follows from the head and the length.
+    let trailer = trailer(row.bytes, head);
+    let trailer_start = row.bytes.saturating_sub(trailer.len() as u64);
+    let head_start = trailer_start.saturating_sub(row.head_bytes.into());
+    seals.push(Seal {
+        span: Span::new(head_start, trailer_start)?,
+        check: Check::Bytes(row.hash),
+    });
+    seals.push(Seal {
+        span: Span::new(trailer_start, row.bytes)?,
+        check: Check::Bytes(sha256(&[&trailer])),
+    });
+    Sealed::new(key, row.bytes, seals, Gaps::Zeros)
+}
