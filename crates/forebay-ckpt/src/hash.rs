@@ -115,7 +115,7 @@ impl HashKind {
             Self::Crc32c => {
                 let mut crc = Crc32c::default();
                 crc.update(&place.0);
-                ChunkHasher::Crc32c(crc)
+                ChunkHasher::Crc32c(Box::new(crc))
             }
             Self::Xxh3 => ChunkHasher::Xxh3(Box::new(Xxh3::with_seed(xxh3_64(&place.0)))),
             Self::Blake3 => {
@@ -134,7 +134,7 @@ impl HashKind {
 
 /// A hash of bytes that come piece by piece.
 pub(crate) enum ChunkHasher {
-    Crc32c(Crc32c),
+    Crc32c(Box<Crc32c>),
     Xxh3(Box<Xxh3>),
     Blake3(Box<blake3::Hasher>),
     Sha256(Box<digest::Context>),

@@ -64,8 +64,8 @@ pub use pin::PIN_AGE_MAX;
 pub use retention::{Kept, Retention, StepState, Verdict};
 pub use save::{CHUNK_BYTES_DEFAULT, Item, ItemData, RankSaved, Save, SaveOptions};
 pub use tiers::{
-    BYTES_PER_SECOND_MIN, DrainEvent, DrainOptions, DrainReport, DrainState, Drained, Drainer, DrainerOptions, NotFrom,
-    OpenedFrom, Passed, Placed, TIERS_MAX, Tier, Tiered, Tiers, drain,
+    BYTES_PER_SECOND_MIN, DrainEvent, DrainOptions, DrainReport, DrainState, Drained, Drainer,
+    DrainerOptions, NotFrom, OpenedFrom, Passed, Placed, TIERS_MAX, Tier, Tiered, Tiers, drain,
 };
 pub use value::{Array, DEPTH_MAX, DIMS_MAX, Named, VALUE_BYTES_MAX, Value};
 pub use verify::{DAMAGES_KEPT_MAX, Damage, Verified, verify};

@@ -261,7 +261,9 @@ impl PageFile {
     }
 
     async fn read_pointers(&self, kind: Kind, root: &Root) -> Result<Vec<Pointer>> {
-        let counts = kind.record_bytes().map(|bytes| pages_by_level(root.records, bytes));
+        let counts = kind
+            .record_bytes()
+            .map(|bytes| pages_by_level(root.records, bytes));
         let mut level_pages: Vec<Pointer> = root.top.into_iter().collect();
         let mut all = level_pages.clone();
         for level in (1..root.levels).rev() {

@@ -5,13 +5,14 @@
 //! open <- nearest tier that has the step and holds <- the next one, saying why
 //! ```
 //!
-//! - [`drain`](fn@drain): whole checkpoints from one store to another, checked on the way (`objects`, `seal`, `send`), under a pin (`lease`);
+//! - [`drain`](fn@drain): whole checkpoints from one store to another (`bring`), checked on the way (`objects`, `seal`, `send`), under a pin (`lease`);
 //! - [`Tiers`]: an ordered list of them: drain outward, collect by each tier's [`Retention`], open from the nearest;
 //! - [`Drainer`]: draining and collecting in the background of a process;
 //! - [`OpenedFrom`]: which tier a checkpoint came from, and why not from a nearer one.
 //!
 //! A manifest is the same, byte for byte, in every tier, and so is everything that it names. See `docs/formats/checkpoint.md`.
 
+mod bring;
 mod drain;
 mod drainer;
 mod lease;
@@ -26,12 +27,12 @@ use std::sync::Arc;
 use forebay_core::{Error, ErrorKind, Result};
 use forebay_store::{Context, Store};
 
-pub use drain::{BYTES_PER_SECOND_MIN, DrainEvent, DrainOptions, DrainReport, Drained, Passed, drain};
 #[cfg(test)]
 pub(crate) use drain::drain_with;
+pub use drain::{BYTES_PER_SECOND_MIN, DrainEvent, DrainOptions, DrainReport, Drained, Passed, drain};
+pub use drainer::{DrainState, Drainer, DrainerOptions};
 #[cfg(test)]
 pub(crate) use lease::Lease;
-pub use drainer::{DrainState, Drainer, DrainerOptions};
 pub use open::{NotFrom, OpenedFrom, Tiered};
 
 use crate::gc::{Collected, GcOptions, gc};
@@ -102,7 +103,10 @@ impl Tiers {
         for (index, tier) in tiers.iter().enumerate() {
             let identity = tier.store.identity();
             let before = tiers.iter().take(index);
-            if let Some(other) = before.into_iter().find(|other| other.store.identity() == identity) {
+            if let Some(other) = before
+                .into_iter()
+                .find(|other| other.store.identity() == identity)
+            {
                 return refuse(format!("{:?} and {:?} are one place", other.name, tier.name));
             }
         }
@@ -188,7 +192,7 @@ impl Tiers {
         let now = self.context.clock().unix();
         let here = readable(&tier.store, &self.context).await?;
         let (mut states, mut attempts) = (Vec::new(), Vec::new());
-        for (_, manifest) in &here {
+        for manifest in here.values() {
             states.push(StepState::of(manifest));
             attempts.push((manifest.step, manifest.attempt));
         }

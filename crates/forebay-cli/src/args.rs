@@ -17,7 +17,8 @@ mod load;
 mod pack;
 
 pub(crate) use ckpt::{
-    BenchCkptArgs, CkptCommand, CkptDiffArgs, CkptGcArgs, CkptLsArgs, CkptShowArgs, CkptVerifyArgs,
+    BenchCkptArgs, BringArgs, CkptCommand, CkptDiffArgs, CkptDrainArgs, CkptGcArgs, CkptLsArgs,
+    CkptRestoreArgs, CkptShowArgs, CkptVerifyArgs,
 };
 pub(crate) use gds::GdsArgs;
 pub(crate) use load::LoadArgs;

@@ -123,7 +123,7 @@ proptest! {
                 || retention.keeps_all()
                 || retention.keep_last.is_some_and(|last| newer(state.step) < last)
                 || retention.keep_every.is_some_and(|every| every > 0 && state.step % every == 0)
-                || retention.age_max.is_some_and(|age| now - state.committed <= age);
+                || retention.age_max.is_some_and(|age| now.saturating_sub(state.committed) <= age);
             prop_assert_eq!(*verdict == Verdict::Remove, !must_stay, "{:?}", state);
         }
         // What stays once stays again: a second look removes nothing more.

@@ -114,8 +114,7 @@ impl Drainer {
         self.poke();
         let mut state = self.state.clone();
         while state.changed().await.is_ok() {}
-        let last = state.borrow().clone();
-        last
+        self.state.borrow().clone()
     }
 }
 

@@ -159,9 +159,7 @@ async fn await_free(to: &Source, key: &Key, stale_after: Duration) -> Result<()>
             Some(pin) if pin == first => {}
             Some(pin) => {
                 let message = format!("another drain from there is at work, on {:?}", pin.host);
-                return Err(
-                    Error::new(ErrorKind::AlreadyExists, "drain", message).at(to.store.location())
-                );
+                return Err(Error::new(ErrorKind::AlreadyExists, "drain", message).at(to.store.location()));
             }
         }
     }

@@ -81,33 +81,33 @@ impl Owners {
         if (manifest.step, manifest.attempt) == id {
             return Ok(Some(checkpoint.clone()));
         }
-        if !self.0.contains_key(&id) {
-            let opened = Checkpoint::open_with(checkpoint.source().clone(), row.step).await;
-            let owner = match opened {
-                Ok(owner) => Some(owner).filter(|owner| owner.manifest().attempt == row.attempt),
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported
-                    ) =>
-                {
-                    None
-                }
-                Err(error) => return Err(error),
-            };
-            self.0.insert(id, owner);
-        }
-        let owner = self.0.get(&id).cloned().flatten();
+        let known = self.0.get(&id).cloned();
+        let owner = match known {
+            Some(owner) => owner,
+            None => find_owner(checkpoint, row).await?,
+        };
+        self.0.insert(id, owner.clone());
         Ok(owner.filter(|owner| owner.manifest().names(row)))
     }
 }
 
+async fn find_owner(checkpoint: &Checkpoint, row: &PayloadRow) -> Result<Option<Checkpoint>> {
+    match Checkpoint::open_with(checkpoint.source().clone(), row.step).await {
+        Ok(owner) => Ok(Some(owner).filter(|owner| owner.manifest().attempt == row.attempt)),
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Chunks that the part of a rank has in these payloads.
-async fn collect(
-    checkpoint: &Checkpoint,
-    rank: u32,
-    payloads: &mut Wanted,
-) -> Result<()> {
+async fn collect(checkpoint: &Checkpoint, rank: u32, payloads: &mut Wanted) -> Result<()> {
     let part = checkpoint.open_part(rank).await?;
     if !part
         .head

@@ -79,18 +79,7 @@ impl Tiers {
                 }
             }
         }
-        Err(self.nowhere(step, &not_from))
-    }
-
-    fn nowhere(&self, step: Option<u64>, not_from: &[NotFrom]) -> Error {
-        let what = step.map_or("no checkpoint".to_owned(), |step| {
-            format!("no checkpoint of step {step}")
-        });
-        let mut message = format!("no tier has {what} that can be read").replace("has no", "has a");
-        for tried in not_from {
-            message = format!("{message}; {}: {}", tried.tier, tried.why);
-        }
-        Error::new(ErrorKind::NotFound, "open checkpoint", message)
+        Err(nowhere(step, &not_from))
     }
 
     fn name(&self, number: usize) -> String {
@@ -189,4 +178,13 @@ impl Tiered {
             ledger.record_downgrade(taken, taken, reason);
         }
     }
+}
+
+fn nowhere(step: Option<u64>, not_from: &[NotFrom]) -> Error {
+    let of_step = step.map(|step| format!(" of step {step}")).unwrap_or_default();
+    let mut message = format!("no tier has a checkpoint{of_step} that can be read");
+    for tried in not_from {
+        message = format!("{message}; {}: {}", tried.tier, tried.why);
+    }
+    Error::new(ErrorKind::NotFound, "open checkpoint", message)
 }

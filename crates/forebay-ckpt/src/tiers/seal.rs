@@ -44,12 +44,7 @@ pub(super) struct Sealed {
 
 impl Sealed {
     /// Refuses seals that lie over each other or beyond the object: nobody wrote such.
-    pub(super) fn new(
-        key: forebay_core::Key,
-        bytes: u64,
-        mut seals: Vec<Seal>,
-        gaps: Gaps,
-    ) -> Result<Self> {
+    pub(super) fn new(key: forebay_core::Key, bytes: u64, mut seals: Vec<Seal>, gaps: Gaps) -> Result<Self> {
         seals.retain(|seal| !seal.span.is_empty());
         seals.sort_by_key(|seal| seal.span);
         // Several ranks may reference one chunk.
@@ -173,7 +168,11 @@ mod tests {
         let seals = vec![
             Seal {
                 span: Span::new(40, 60).unwrap(),
-                check: Check::Chunk(HashKind::Xxh3, place, HashKind::Xxh3.chunk(&place, &bytes[40..60])),
+                check: Check::Chunk(
+                    HashKind::Xxh3,
+                    place,
+                    HashKind::Xxh3.chunk(&place, &bytes[40..60]),
+                ),
             },
             Seal {
                 span: Span::new(0, 30).unwrap(),

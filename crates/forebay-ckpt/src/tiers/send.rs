@@ -97,7 +97,14 @@ impl Way<'_> {
         sent: &mut Sent,
     ) -> Result<PutDone> {
         let checker = shared(object);
-        let reads = checked(self.from, object, version, self.class, object.bytes.max(1), &checker);
+        let reads = checked(
+            self.from,
+            object,
+            version,
+            self.class,
+            object.bytes.max(1),
+            &checker,
+        );
         let parts: Vec<(Buf, Ledger)> = reads.try_collect().await?;
         let mut bufs = Vec::new();
         for (buf, read) in parts {

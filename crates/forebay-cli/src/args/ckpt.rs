@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use forebay_ckpt::Retention;
 use forebay_core::ByteSize;
 
 /// `forebay ckpt`.
@@ -19,6 +20,10 @@ pub(crate) enum CkptCommand {
     Diff(CkptDiffArgs),
     /// Remove checkpoints beyond those to keep, and what attempts without a commit left
     Gc(CkptGcArgs),
+    /// Copy whole checkpoints to another place, every byte compared with its hash on the way; goes on where one that was killed stopped
+    Drain(CkptDrainArgs),
+    /// Copy one checkpoint back to a near place, as `drain` does
+    Restore(CkptRestoreArgs),
 }
 
 /// `forebay ckpt ls`.
@@ -71,15 +76,112 @@ pub(crate) struct CkptDiffArgs {
     pub(crate) new: u64,
 }
 
-/// `forebay ckpt gc`.
-#[derive(Debug, Args)]
-pub(crate) struct CkptGcArgs {
-    /// Keep that many of the newest; without it, no checkpoint goes
+/// What a place keeps.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct KeepArgs {
+    /// Keep that many of the newest
     #[arg(long, value_name = "COUNT")]
     pub(crate) keep_last: Option<usize>,
     /// Beside them, keep steps that are a multiple of this
-    #[arg(long, value_name = "STEPS", requires = "keep_last", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) keep_every: Option<u64>,
+    /// Beside them, keep what is younger than this, such as 12h or 7d; what nothing keeps goes, the newest excepted
+    #[arg(long, value_name = "AGE", value_parser = parse_age)]
+    pub(crate) older_than: Option<Duration>,
+}
+
+impl KeepArgs {
+    /// As a rule.
+    pub(crate) fn retention(&self) -> Retention {
+        Retention {
+            keep_last: self.keep_last,
+            keep_every: self.keep_every,
+            age_max: self.older_than,
+        }
+    }
+}
+
+/// A time such as `90s`, `15m`, `12h`, `7d`.
+fn parse_age(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no time; write 90s, 15m, 12h or 7d");
+    let unit_at = text.len().saturating_sub(1);
+    let (number, unit) = text.split_at_checked(unit_at).ok_or_else(wrong)?;
+    let seconds: u64 = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number
+        .checked_mul(seconds)
+        .map(Duration::from_secs)
+        .ok_or_else(wrong)
+}
+
+/// How checkpoints are brought to another place.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct BringArgs {
+    /// Most bytes a second that are written
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) bytes_per_second: Option<ByteSize>,
+    /// Replace checkpoints of the same step that are of another attempt
+    #[arg(long, conflicts_with = "single_writer")]
+    pub(crate) replace: bool,
+    /// Nobody else writes there: needed for stores that do not show put-if-absent
+    #[arg(long)]
+    pub(crate) single_writer: bool,
+    /// Read back everything that was sent, not only where nobody else compared it
+    #[arg(long)]
+    pub(crate) read_back: bool,
+}
+
+/// `forebay ckpt drain`.
+#[derive(Debug, Args)]
+pub(crate) struct CkptDrainArgs {
+    /// Only this step; may be given several times
+    #[arg(long, value_name = "STEP", conflicts_with_all = ["keep_last", "keep_every", "older_than"])]
+    pub(crate) step: Vec<u64>,
+    #[command(flatten)]
+    pub(crate) keep: KeepArgs,
+    #[command(flatten)]
+    pub(crate) bring: BringArgs,
+    /// Go on for ever: bring what is new as it comes
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// With --watch, look again after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) every: u64,
+    /// Where the checkpoints are
+    #[arg(value_name = "FROM")]
+    pub(crate) from: OsString,
+    /// Where they go
+    #[arg(value_name = "TO")]
+    pub(crate) to: OsString,
+}
+
+/// `forebay ckpt restore`.
+#[derive(Debug, Args)]
+pub(crate) struct CkptRestoreArgs {
+    /// Which step; the newest unless told otherwise
+    #[arg(long, value_name = "STEP")]
+    pub(crate) step: Option<u64>,
+    #[command(flatten)]
+    pub(crate) bring: BringArgs,
+    /// Where the checkpoint is
+    #[arg(value_name = "URL")]
+    pub(crate) from: OsString,
+    /// Where it goes
+    #[arg(value_name = "DIR|URL")]
+    pub(crate) to: OsString,
+}
+
+/// `forebay ckpt gc`.
+#[derive(Debug, Args)]
+pub(crate) struct CkptGcArgs {
+    #[command(flatten)]
+    pub(crate) keep: KeepArgs,
     /// Remove this step, whatever else is said; may be given several times
     #[arg(long, value_name = "STEP")]
     pub(crate) remove: Vec<u64>,

@@ -1,6 +1,7 @@
-//! `forebay ckpt`: what checkpoints there are, what is in them, whether they are whole, and which may go.
+//! `forebay ckpt`: what checkpoints there are, what is in them, whether they are whole, which may go, and where else they are to be.
 
 mod diff;
+mod drain;
 mod gc;
 mod ls;
 mod show;
@@ -28,6 +29,8 @@ pub(super) async fn run(command: CkptCommand, app: &App) -> Printed<Exit> {
         CkptCommand::Verify(args) => app.unless_cancelled(verify::run(&args, app)).await,
         CkptCommand::Diff(args) => app.unless_cancelled(diff::run(&args, app)).await,
         CkptCommand::Gc(args) => app.unless_cancelled(gc::run(&args, app)).await,
+        CkptCommand::Drain(args) => drain::run(&args, app).await,
+        CkptCommand::Restore(args) => drain::restore(&args, app).await,
     }
 }
 
@@ -41,6 +44,12 @@ async fn store(url: &OsStr, context: &Context) -> Result<Arc<dyn Store>> {
             Err(Error::new(ErrorKind::InvalidInput, "open", message).at(&target.location))
         }
     }
+}
+
+/// The store that checkpoints go to; nothing need be there yet.
+async fn destination(url: &OsStr, context: &Context) -> Result<Arc<dyn Store>> {
+    let target = Target::parse(url)?;
+    forebay_store::open(&target.location, context).await
 }
 
 /// The checkpoint of a step, or the newest; those above it that are damaged are told.

@@ -172,3 +172,52 @@ fn gc_keeps_what_is_asked_and_needed() {
         .exits(0)
         .says(&["0 checkpoints left"]);
 }
+
+#[test]
+fn checkpoints_are_drained_and_restored() {
+    let sandbox = saved();
+    let ran = sandbox.run(["ckpt", "drain", "run", "far", "--json"]).exits(0);
+    let report = json(&ran.out);
+    assert_eq!(report["drained"].as_array().unwrap().len(), 2, "{report}");
+    let ran = sandbox.run(["ckpt", "drain", "run", "far"]).exits(0);
+    assert!(ran.out.is_empty() && ran.err.contains("brought 0"), "{}", ran.err);
+    sandbox.run(["ckpt", "verify", "far", "--all"]).exits(0);
+
+    // What is damaged is named, and does not arrive.
+    let payload = format!(
+        "run/steps/{:020}/{}/rank-000001.safetensors",
+        10,
+        Attempt::derive("test", 10, 0)
+    );
+    let mut bytes = std::fs::read(sandbox.path(&payload)).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(sandbox.path(&payload), bytes).unwrap();
+    let ran = sandbox
+        .run(["ckpt", "drain", "run", "other", "--step", "10"])
+        .exits(1);
+    assert!(ran.err.contains("damaged"), "{}", ran.err);
+    assert!(!sandbox.path("other/manifests").exists());
+
+    let ran = sandbox.run(["ckpt", "restore", "far", "near", "--json"]).exits(0);
+    assert_eq!(json(&ran.out)["drained"][0]["step"], 20);
+    sandbox.run(["ckpt", "verify", "near"]).exits(0);
+    sandbox
+        .run(["ckpt", "restore", "far", "near", "--step", "11"])
+        .exits(2);
+    sandbox.run(["ckpt", "drain", "far", "far"]).exits(2);
+}
+
+#[test]
+fn checkpoints_are_kept_by_age() {
+    let sandbox = saved();
+    let none = sandbox.run(["ckpt", "gc", "run", "--older-than", "1d"]).exits(0);
+    assert!(none.out.is_empty(), "{}", none.out);
+    let ran = sandbox.run(["ckpt", "gc", "run", "--older-than", "0s"]).exits(0);
+    assert_eq!(ran.out.trim(), "10", "the newest stays, however old");
+    sandbox.run(["ckpt", "verify", "run"]).exits(0);
+    let ran = sandbox
+        .run(["ckpt", "gc", "run", "--older-than", "soon"])
+        .exits(2);
+    assert!(ran.err.contains("12h"), "{}", ran.err);
+}

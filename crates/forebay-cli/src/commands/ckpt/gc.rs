@@ -15,8 +15,9 @@ pub(super) async fn run(args: &CkptGcArgs, app: &App) -> Printed<Exit> {
     let context = app.context()?;
     let store = super::store(&args.url, &context).await?;
     let options = GcOptions {
-        keep_last: args.keep_last,
-        keep_every: args.keep_every,
+        keep_last: args.keep.keep_last,
+        keep_every: args.keep.keep_every,
+        age_max: args.keep.older_than,
         remove: args.remove.clone(),
         pin_age_max: args.dead_age(),
         is_dry_run: args.dry_run,
