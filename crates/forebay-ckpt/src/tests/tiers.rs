@@ -96,6 +96,24 @@ async fn what_is_drained_is_the_same_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn compressed_checkpoints_are_drained_as_they_are() {
+    let context = context();
+    let (near, far) = (memory(), memory());
+    let state = soft_state(1);
+    for (step, compress) in [(1, Compress::Lz4), (2, Compress::Auto)] {
+        let how = SaveOptions {
+            compress,
+            ..options(step, 1, 2)
+        };
+        save_with(&near, &context, how, &state, 0).await.unwrap();
+    }
+    let report = drain_all(&near, &far, &context).await;
+    assert!(report.is_whole(), "{:?}", report.passed);
+    assert_eq!(objects(&near, &context).await, objects(&far, &context).await);
+    load_all(&open(&far, &context, 2).await, &state).await.unwrap();
+}
+
+#[tokio::test]
 async fn payloads_outlive_the_step_that_wrote_them() {
     let context = context();
     let (near, far) = (memory(), memory());
