@@ -19,7 +19,7 @@ use std::str::FromStr;
 use forebay_core::{Error, ErrorKind, Result};
 
 use crate::dtype::Dtype;
-use crate::entry::Codec;
+use crate::entry::{Codec, TAG_BYTES};
 use block::{Coder, Decoder as BlockDecoder, Method};
 
 /// Levels of zstd that may be asked for: what the library has.
@@ -179,6 +179,27 @@ impl Encoder {
     /// What the last chunk became; nothing where it is stored raw.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.out.get(..self.len).unwrap_or_default()
+    }
+
+    /// What is stored of the last chunk.
+    pub(crate) fn stored<'a>(&'a self, raw: &'a [u8]) -> &'a [u8] {
+        if self.len == 0 { raw } else { self.bytes() }
+    }
+
+    /// Have the raw bytes here, too, where they did not shrink, and room for a tag behind; both are the caller's to change.
+    pub(crate) fn sealable(&mut self, raw: &[u8]) -> (&mut [u8], &mut [u8]) {
+        if self.len == 0 {
+            self.out.resize(self.out.len().max(raw.len()), 0);
+            if let Some(place) = self.out.get_mut(..raw.len()) {
+                place.copy_from_slice(raw);
+            }
+            self.len = raw.len();
+        }
+        let coded = self.len;
+        self.len += TAG_BYTES as usize;
+        self.out.resize(self.out.len().max(self.len), 0);
+        let whole = self.out.get_mut(..self.len).unwrap_or_default();
+        whole.split_at_mut(coded.min(whole.len()))
     }
 
     /// Compress a chunk; `Raw` where it does not shrink.

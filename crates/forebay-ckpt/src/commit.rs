@@ -79,7 +79,11 @@ impl Save {
         for part in &parts {
             ledger.merge(&part.file.ledger());
         }
-        let manifest = self.manifest(&parts, &there, payloads, index, metadata);
+        let mut manifest = self.manifest(&parts, &there, payloads, index, metadata);
+        manifest.slots = self.slots(&manifest.payloads).await?;
+        if let Some(key) = &self.options.sign {
+            manifest.sign(key)?;
+        }
         let bytes = manifest.encode()?;
         // Without its pin, gc may have taken the attempt for a dead one's.
         let pinned = pin::of_attempt(&self.source.store, &self.source.context, self.options.attempt).await?;
@@ -171,7 +175,9 @@ impl Save {
                 let is_there = if (row.step, row.attempt) == own {
                     there.get(&Piece::Payload(row.rank, row.form)) == Some(&row.bytes)
                 } else {
-                    self.base.as_ref().is_some_and(|base| base.manifest().names(row))
+                    self.base
+                        .as_ref()
+                        .is_some_and(|base| base.checkpoint.manifest().names(row))
                 };
                 if !is_there {
                     let message = format!(
@@ -240,7 +246,7 @@ impl Save {
         let own = (options.step, options.attempt);
         let references = payloads.iter().any(|row| (row.step, row.attempt) != own);
         let base = self.base.as_ref().filter(|_| references).map(|base| {
-            let manifest = base.manifest();
+            let manifest = base.checkpoint.manifest();
             BaseRow {
                 step: manifest.step,
                 attempt: manifest.attempt,

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::entry::{Content, SliceSpec};
 use crate::hash::Digest;
 use crate::open::Checkpoint;
+use crate::part::PayloadRow;
 
 /// How a name differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -21,6 +22,11 @@ pub enum Change {
     Shape,
     /// Other slices: what changed in them cannot be told from hashes.
     Resharded,
+    /// Sealed by other data keys, so that only chunks that both share are known to be the same.
+    Sealed {
+        /// Bytes of the chunks that are not shared.
+        bytes: u64,
+    },
     /// Some chunks differ.
     Content {
         /// Bytes of the chunks that differ.
@@ -74,7 +80,7 @@ pub async fn diff(old: &Checkpoint, new: &Checkpoint) -> Result<Diff> {
         match change {
             None => diff.same += 1,
             Some(change) => {
-                if let Change::Content { bytes } = &change {
+                if let Change::Content { bytes } | Change::Sealed { bytes } = &change {
                     diff.bytes_changed += bytes;
                 }
                 diff.differences.push(Difference {
@@ -139,24 +145,48 @@ async fn compare(
         return Ok(Some(Change::Resharded));
     }
     let chunk_bytes = new.manifest().chunk_bytes;
+    let is_sealed = old.manifest().is_sealed() || new.manifest().is_sealed();
+    let has_one_key = old.manifest().attempt == new.manifest().attempt;
     let mut changed = 0;
     for ((spec, rank, first), (_, new_rank, new_first)) in before.slices.iter().zip(&after.slices) {
         let count = spec.chunks(chunk_bytes);
         let was = contents(old, *rank, *first, count).await?;
         let is = contents(new, *new_rank, *new_first, count).await?;
-        let differ = was.iter().zip(&is).filter(|((_, was), (_, is))| was != is);
-        let bytes: u64 = differ.map(|(_, (bytes, _))| bytes).sum();
+        let is_same = |was: &Chunk, is: &Chunk| {
+            // Ids under two keys say nothing; lying at one place says all.
+            was.lies == is.lies || was.id == is.id && (!is_sealed || has_one_key)
+        };
+        let differ = was.iter().zip(&is).filter(|(was, is)| !is_same(was, is));
+        let bytes: u64 = differ.map(|(_, is)| is.bytes).sum();
         changed += bytes;
         diff.bytes_same += spec.bytes() - bytes;
     }
-    Ok((changed > 0).then_some(Change::Content { bytes: changed }))
+    Ok(match changed {
+        0 => None,
+        bytes if is_sealed && !has_one_key => Some(Change::Sealed { bytes }),
+        bytes => Some(Change::Content { bytes }),
+    })
 }
 
-/// Chunks as their raw bytes and what tells their contents apart.
-async fn contents(checkpoint: &Checkpoint, rank: u32, first: u64, count: u64) -> Result<Vec<(u64, Digest)>> {
+/// A chunk as far as contents are told apart.
+#[derive(Debug)]
+struct Chunk {
+    bytes: u64,
+    id: Digest,
+    /// Payload and offset in it.
+    lies: (PayloadRow, u64),
+}
+
+async fn contents(checkpoint: &Checkpoint, rank: u32, first: u64, count: u64) -> Result<Vec<Chunk>> {
     let part = checkpoint.part(rank).await?;
     let chunks = part.chunks(first, count).await?;
     let ids = part.content_ids(first, &chunks).await?;
-    let bytes = chunks.iter().map(|chunk| u64::from(chunk.raw_bytes));
-    Ok(bytes.zip(ids).collect())
+    let contents = chunks.iter().zip(ids).map(|(chunk, id)| {
+        Ok(Chunk {
+            bytes: u64::from(chunk.raw_bytes),
+            id,
+            lies: (*part.payload(chunk)?, chunk.offset),
+        })
+    });
+    contents.collect()
 }

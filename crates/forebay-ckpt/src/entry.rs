@@ -314,7 +314,7 @@ impl Codec {
         Self::PlanesLz4,
     ];
 
-    fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         self as u8
     }
 }

@@ -7,15 +7,23 @@ use crate::entry::{ChunkRecord, Codec, Entry};
 use crate::index::{Found, IndexHead};
 use crate::manifest::Manifest;
 use crate::part::{NAME_BYTES_MAX, PartHead, split_tail};
+use crate::seal::slots;
+use crate::sign;
 use crate::tree::{Kind, named_children, numbered_children, open_page};
 use crate::value::Value;
 use crate::wire::{Cursor, cursor};
 
-/// Manifests: as they are, and bodies by themselves, since nothing that is fuzzed would hold a hash.
+/// Manifests: as they are, and bodies by themselves, since nothing that is fuzzed would hold a hash; and key slots and signatures.
 pub fn manifest(bytes: &[u8]) {
     drop(Manifest::decode(bytes));
     if let Ok(manifest) = Manifest::take_body(bytes) {
         assert_eq!(manifest.body().ok().as_deref(), Some(bytes));
+    }
+    if let Ok(signatures) = sign::decode(bytes) {
+        assert_eq!(sign::encode(&signatures), bytes);
+    }
+    if let Ok(slots) = slots::decode(bytes) {
+        assert_eq!(slots::encode(&slots), bytes);
     }
 }
 

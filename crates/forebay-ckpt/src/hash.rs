@@ -3,10 +3,13 @@
 //! A chunk's hash covers its [`Place`]: slice, number in the slice, length. A good chunk at a wrong place does not hold its hash there.
 
 use std::fmt;
+use std::sync::Arc;
 
 use forebay_core::{Crc32c, Error, ErrorKind, Result};
 use ring::digest;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128_with_seed};
+
+use crate::seal::Secret;
 
 /// A hash; shorter ones have zeros behind them.
 pub type Digest = [u8; 32];
@@ -178,6 +181,8 @@ impl fmt::Debug for ChunkHasher {
 pub(crate) enum IdKind {
     /// As chunks are hashed.
     Hash(HashKind),
+    /// By BLAKE3 under a key, for sealed checkpoints: ids tell nothing to those without it.
+    Keyed(Arc<Secret>),
 }
 
 impl IdKind {
@@ -185,6 +190,12 @@ impl IdKind {
     pub(crate) fn of(&self, place: &Place, raw: &[u8]) -> Digest {
         match self {
             Self::Hash(kind) => kind.chunk(place, raw),
+            Self::Keyed(key) => {
+                let mut hasher = blake3::Hasher::new_keyed(key.bytes());
+                hasher.update(&place.0);
+                hasher.update(raw);
+                *hasher.finalize().as_bytes()
+            }
         }
     }
 }
@@ -211,6 +222,10 @@ impl Place {
         number.copy_from_slice(&chunk.to_le_bytes());
         length.copy_from_slice(&raw_bytes.to_le_bytes());
         Self(place)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
     }
 }
 

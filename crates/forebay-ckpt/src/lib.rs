@@ -25,6 +25,7 @@ mod entry;
 pub mod fuzz;
 mod gc;
 mod hash;
+mod hex;
 mod index;
 mod layout;
 mod list;
@@ -34,9 +35,12 @@ mod names;
 mod open;
 mod pages;
 mod part;
+mod pem;
 mod pin;
 mod retention;
 mod save;
+mod seal;
+mod sign;
 #[cfg(test)]
 mod tests;
 mod tiers;
@@ -63,6 +67,8 @@ pub use part::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, FORMAT, NAME_BYTES_MAX, PartHea
 pub use pin::PIN_AGE_MAX;
 pub use retention::{Kept, Retention, StepState, Verdict};
 pub use save::{CHUNK_BYTES_DEFAULT, Item, ItemData, RankSaved, Save, SaveOptions};
+pub use seal::{KeyWrap, Keys, Rewrapped, rewrap};
+pub use sign::{PublicKey, SigningKey};
 pub use tiers::{
     BYTES_PER_SECOND_MIN, DrainEvent, DrainOptions, DrainReport, DrainState, Drained, Drainer,
     DrainerOptions, NotFrom, OpenedFrom, Passed, Placed, TIERS_MAX, Tier, Tiered, Tiers, drain,

@@ -159,6 +159,11 @@ impl Manifest {
         self.parts.len() as u32
     }
 
+    /// True when chunks are sealed.
+    pub fn is_sealed(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
     /// The bytes of an object. Refuses what a reader would refuse.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         let body = self.body()?;

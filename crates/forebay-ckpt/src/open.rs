@@ -16,6 +16,9 @@ use crate::manifest::{FileRow, MANIFEST_BYTES_MAX, Manifest};
 use crate::names::{Attempt, Piece, manifest_key, piece_key};
 use crate::pages::{PageFile, Source};
 use crate::part::{PartHead, PayloadRow};
+use crate::seal::slots;
+use crate::seal::{Keys, Opener};
+use crate::sign::PublicKey;
 use crate::tree::Kind;
 use crate::value::Value;
 
@@ -128,7 +131,14 @@ struct Index {
 
 /// A committed checkpoint; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Checkpoint(Arc<Inner>);
+pub struct Checkpoint(Arc<Inner>, Arc<Vault>);
+
+/// The keys that a checkpoint is read with, and what they opened.
+#[derive(Debug, Default)]
+struct Vault {
+    keys: Keys,
+    opener: OnceCell<Arc<Opener>>,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -167,13 +177,41 @@ impl Checkpoint {
 
     pub(crate) fn with_manifest(source: Source, manifest: Manifest, ledger: Ledger) -> Self {
         let parts = manifest.parts.iter().map(|_| OnceCell::new()).collect();
-        Self(Arc::new(Inner {
+        let inner = Inner {
             source,
             manifest,
             parts,
             index: OnceCell::new(),
             ledger,
-        }))
+        };
+        Self(Arc::new(inner), Arc::default())
+    }
+
+    /// The same checkpoint, read with these keys: one that opens one of its key slots is enough.
+    pub fn with_keys(&self, keys: Keys) -> Self {
+        let vault = Vault {
+            keys,
+            opener: OnceCell::new(),
+        };
+        Self(Arc::clone(&self.0), Arc::new(vault))
+    }
+
+    /// The same checkpoint, if one of these keys has signed it; `PermissionDenied` otherwise, also where it is not signed at all.
+    pub fn require_signature(&self, trusted: &[PublicKey]) -> Result<Self> {
+        let checked = self.0.manifest.check_signature(trusted);
+        let place = self.0.source.store.location();
+        checked.map(|_| self.clone()).map_err(|error| error.at(place))
+    }
+
+    /// The data keys of a sealed checkpoint; `PermissionDenied` names its slots where no key opens one.
+    pub(crate) async fn opener(&self) -> Result<Arc<Opener>> {
+        let open = || async {
+            let slots = slots::decode(&self.0.manifest.slots)?;
+            Opener::new(&self.1.keys, &slots).await.map(Arc::new)
+        };
+        let opened = self.1.opener.get_or_try_init(open).await;
+        let place = self.0.source.store.location();
+        opened.cloned().map_err(|error| error.at(place))
     }
 
     /// What makes it a checkpoint.

@@ -39,6 +39,9 @@ pub(crate) struct Pin {
     /// For a drain: which of several it is.
     #[serde(default)]
     pub(crate) owner: Option<String>,
+    /// Key slots of the data key that all ranks seal with, in hex.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) keys: Option<String>,
 }
 
 impl Pin {
@@ -53,6 +56,7 @@ impl Pin {
             host: host_name(),
             pid: Some(std::process::id()),
             owner: None,
+            keys: None,
         }
     }
 

@@ -7,17 +7,20 @@
 //!                                                                            `-> [pack] payload of chunks -> part, where they are compressed
 //! ```
 //!
+//! - `base`: the checkpoint that is compared with; `seal`: the data key that all ranks share;
 //! - `prepare`: what cannot be saved is refused before anything is written;
 //! - `hash`: chunks are hashed by several threads, beside the writing where nothing depends on it;
 //! - `known`: what the base has already;
 //! - `pack`, `stream`: chunks are compressed by several threads, and written as they are done, in their order;
 //! - `write`: a raw payload goes out in large aligned pieces, from the caller's memory where that is aligned.
 
+mod base;
 mod hash;
 mod known;
 mod pack;
 mod prepare;
 mod rank;
+mod seal;
 mod stream;
 mod write;
 
@@ -30,17 +33,23 @@ use forebay_store::{Context, PutMode, PutOptions, Store};
 
 use crate::codec::Compress;
 use crate::entry::{Alias, SliceSpec};
-use crate::hash::{HashKind, IdKind};
+use crate::hash::HashKind;
 use crate::list::gone_of_step;
 use crate::manifest::Publish;
 use crate::names::{Attempt, check_rank, pin_key};
-use crate::open::{Checkpoint, read_manifest};
+use crate::open::read_manifest;
 use crate::pages::Source;
 use crate::part::check_chunk_bytes;
 use crate::pin::{self, Pin};
+use crate::seal::Keys;
+use crate::sign::{SigningKey, check_hash};
 use crate::value::Value;
 
+pub(crate) use base::Base;
 pub use rank::RankSaved;
+
+use base::open_base;
+use seal::Seal;
 
 /// Bytes of a chunk unless told otherwise: a hash every 4 MiB costs nothing, and a damaged byte makes little more to read again.
 pub const CHUNK_BYTES_DEFAULT: u32 = 4 << 20;
@@ -73,6 +82,10 @@ pub struct SaveOptions {
     pub class: Class,
     /// How chunks are compressed.
     pub compress: Compress,
+    /// Seal chunks, so that only those with one of these keys can read them; none leaves them open.
+    pub seal: Keys,
+    /// Sign the checkpoint; takes BLAKE3 or SHA-256 for hashes.
+    pub sign: Option<SigningKey>,
 }
 
 impl SaveOptions {
@@ -89,12 +102,17 @@ impl SaveOptions {
             with_index: world > 1,
             class: Class::Checkpoint,
             compress: Compress::default(),
+            seal: Keys::default(),
+            sign: None,
         }
     }
 
     fn check(&self) -> Result<()> {
         check_rank(0, self.world)?;
         self.compress.check()?;
+        if self.sign.is_some() {
+            check_hash(self.hash)?;
+        }
         check_chunk_bytes(self.chunk_bytes).map_err(|why| Error::new(ErrorKind::InvalidInput, "save", why))
     }
 }
@@ -126,8 +144,9 @@ pub enum ItemData {
 pub struct Save {
     pub(crate) source: Source,
     pub(crate) options: SaveOptions,
-    pub(crate) base: Option<Checkpoint>,
+    pub(crate) base: Option<Base>,
     full_because: Option<String>,
+    seal: Option<Seal>,
     /// Mode for objects that are named by the attempt.
     pub(crate) file_mode: PutMode,
 }
@@ -149,11 +168,13 @@ impl Save {
                 .map(|(found, _)| (step, found.attempt)),
             None => None,
         };
+        let seal = Seal::draw(&options).await?;
         let mut pin = Pin::new(&source.context, options.world);
+        pin.keys = seal.as_ref().map(Seal::in_pin);
         pin.save = Some((options.step, options.attempt));
         pin.base = wanted;
         pin::put_save(&*source.store, &pin).await?;
-        let begun = Self::begin_pinned(source.clone(), options.clone(), wanted).await;
+        let begun = Self::begin_pinned(source.clone(), options.clone(), wanted, seal).await;
         if begun.is_err() {
             remove_pin(&source, options.attempt).await;
         }
@@ -164,6 +185,7 @@ impl Save {
         source: Source,
         options: SaveOptions,
         wanted: Option<(u64, Attempt)>,
+        seal: Option<Seal>,
     ) -> Result<Self> {
         let refuse = |kind, message: String| Error::new(kind, "save", message).at(source.store.location());
         if let Some(gone) = gone_of_step(&source, options.step).await? {
@@ -199,6 +221,7 @@ impl Save {
             options,
             base,
             full_because,
+            seal,
             file_mode,
         })
     }
@@ -233,6 +256,7 @@ impl Save {
             let message = "rank 0 saves another step, or with other ranks, under the same attempt";
             return Err(Error::new(ErrorKind::InvalidInput, "save", message).at(source.store.location()));
         }
+        let seal = Seal::from_pin(&options, pin.keys.as_deref()).await?;
         let abilities = source.store.capabilities().await?;
         let can = abilities.put_if_absent.is_shown() && abilities.upload_if_absent.is_shown();
         let file_mode = if can { PutMode::IfAbsent } else { PutMode::Replace };
@@ -242,6 +266,7 @@ impl Save {
             options,
             base,
             full_because,
+            seal,
             file_mode,
         })
     }
@@ -269,12 +294,7 @@ impl Save {
 
     /// True when the payload is one of chunks that are not stored as they are.
     fn packs(&self) -> bool {
-        self.options.compress != Compress::Off
-    }
-
-    /// What contents are told apart by.
-    fn id_kind(&self) -> IdKind {
-        IdKind::Hash(self.options.hash)
+        self.options.compress != Compress::Off || self.is_sealed()
     }
 
     pub(crate) fn put_options(&self) -> PutOptions {
@@ -287,7 +307,8 @@ impl Save {
 
     /// Which way the bytes of the base came.
     pub(crate) fn base_ledger(&self) -> Ledger {
-        self.base.as_ref().map(Checkpoint::ledger).unwrap_or_default()
+        let base = self.base.as_ref().map(|base| base.checkpoint.ledger());
+        base.unwrap_or_default()
     }
 }
 
@@ -295,46 +316,6 @@ pub(crate) async fn remove_pin(source: &Source, attempt: Attempt) {
     if let Err(error) = source.store.delete(&pin_key(attempt)).await {
         tracing::warn!(%error, "a pin stays until it expires");
     }
-}
-
-/// The checkpoint to compare with, looked at after the pin names it; or why there is none.
-async fn open_base(
-    source: &Source,
-    options: &SaveOptions,
-    wanted: Option<(u64, Attempt)>,
-) -> Result<(Option<Checkpoint>, Option<String>)> {
-    let Some(step) = options.base_step else {
-        return Ok((None, None));
-    };
-    let full = |why: String| Ok((None, Some(why)));
-    let Some((_, attempt)) = wanted else {
-        return full(format!("there is no checkpoint of step {step}"));
-    };
-    if !options.hash.tells_contents_apart() {
-        return full(format!("{} is too short to tell contents apart", options.hash));
-    }
-    let base = match Checkpoint::open_with(source.clone(), step).await {
-        Ok(base) => base,
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported
-            ) =>
-        {
-            return full(error.to_string());
-        }
-        Err(error) => return Err(error),
-    };
-    let manifest = base.manifest();
-    if manifest.attempt != attempt {
-        return full(format!("the checkpoint of step {step} was replaced meanwhile"));
-    }
-    if manifest.hash != options.hash || manifest.chunk_bytes != options.chunk_bytes {
-        return full(format!(
-            "the checkpoint of step {step} has other chunks or hashes"
-        ));
-    }
-    Ok((Some(base), None))
 }
 
 /// Look again and again until there is something, or the time is over.

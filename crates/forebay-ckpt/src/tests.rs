@@ -11,6 +11,7 @@ mod golden;
 mod incremental;
 mod round_trip;
 mod scale;
+mod sealed;
 mod shared;
 pub(crate) mod support;
 mod tiers;

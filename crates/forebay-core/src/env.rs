@@ -53,6 +53,8 @@ env_vars! {
     CONFIG = "FOREBAY_CONFIG";
     /// Folder for small state: store probes, transfers in progress (default: `forebay` in the user's cache folder).
     STATE_DIR = "FOREBAY_STATE_DIR";
+    /// Wrapping key of sealed checkpoints: 64 hex digits. Read where a key is asked for as `env`, and never shown.
+    KEY = "FOREBAY_KEY";
     /// Disk engine: `auto` (default), `uring` (an error where it is not available) or `psync`.
     ENGINE = "FOREBAY_ENGINE";
     /// Ceiling of buffer memory in flight, such as `512MiB`.

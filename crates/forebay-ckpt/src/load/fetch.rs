@@ -54,6 +54,15 @@ struct Bounce {
 }
 
 pub(super) async fn fetch(checkpoint: &Checkpoint, wants: Vec<Want>, plans: Vec<Plan>) -> Result<Loaded> {
+    let mut needed = plans
+        .iter()
+        .flat_map(|plan| &plan.parts)
+        .flat_map(|part| &part.chunks);
+    let opener = if needed.any(|chunk| chunk.record.is_sealed) {
+        Some(checkpoint.opener().await?)
+    } else {
+        None
+    };
     let (mut direct, mut bounces) = (Vec::new(), Vec::new());
     for (index, plan) in plans.into_iter().enumerate() {
         for part in plan.parts {
@@ -65,7 +74,7 @@ pub(super) async fn fetch(checkpoint: &Checkpoint, wants: Vec<Want>, plans: Vec<
     let source = checkpoint.source();
     let job = Job {
         source,
-        unpacker: Arc::new(Unpacker::new(checkpoint.manifest().hash, source.checks)),
+        unpacker: Arc::new(Unpacker::new(checkpoint.manifest().hash, source.checks, opener)),
         names: &names,
     };
     let mut ledger = Ledger::default();

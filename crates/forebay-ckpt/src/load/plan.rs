@@ -26,6 +26,8 @@ pub(super) struct Needed {
     pub(super) place: Place,
     /// Its bytes in the slice.
     pub(super) span: Span,
+    /// Chunks of its slice.
+    pub(super) chunks: u64,
 }
 
 /// What one slice gives to a want.
@@ -244,6 +246,7 @@ async fn chunks(
                 place: spec.place(&id, number, chunk_bytes),
                 record,
                 span,
+                chunks: spec.chunks(chunk_bytes),
             });
         }
     }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use forebay_core::Result;
 
-use super::Save;
 use super::prepare::Slice;
+use super::{Base, Save};
 use crate::entry::{ChunkRecord, Content, Entry, SliceSpec};
 use crate::hash::Digest;
 use crate::index::Found;
@@ -21,7 +21,9 @@ pub(super) struct Known {
 /// The same slice in the base, by name and offsets.
 async fn slices_of_base(save: &Save, rank: u32, slices: &[Slice]) -> Result<HashMap<usize, (u32, u64)>> {
     let mut found = HashMap::new();
-    let Some(base) = &save.base else { return Ok(found) };
+    let Some(Base { checkpoint: base, .. }) = &save.base else {
+        return Ok(found);
+    };
     let mut wanted: HashMap<(&str, &SliceSpec), usize> = HashMap::new();
     for (index, slice) in slices.iter().enumerate() {
         wanted.insert((&slice.name, &slice.spec), index);
@@ -64,7 +66,9 @@ pub(super) async fn find_known(
     ids: &[Digest],
 ) -> Result<HashMap<usize, Known>> {
     let mut known = HashMap::new();
-    let Some(base) = &save.base else { return Ok(known) };
+    let Some(Base { checkpoint: base, .. }) = &save.base else {
+        return Ok(known);
+    };
     for (index, (rank, first_chunk)) in slices_of_base(save, rank, slices).await? {
         let Some(slice) = slices.get(index) else { continue };
         let part = base.part(rank).await?;

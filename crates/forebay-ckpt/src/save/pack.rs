@@ -23,8 +23,9 @@ use crate::dtype::Dtype;
 use crate::entry::{ChunkRecord, Codec, TAG_BYTES};
 use crate::hash::{Digest, HashKind, IdKind, Place, sha256};
 use crate::layout::ALIGN;
-use crate::names::Form;
+use crate::names::{Attempt, Form};
 use crate::part::PayloadRow;
+use crate::seal::{Bound, Sealer};
 
 /// Memory for chunks in the works, each of which takes planes and what they become: with the parts in flight well below 256 MiB. Chunks larger than that go one by one.
 const WORK_BYTES_MAX: usize = 96 << 20;
@@ -44,6 +45,10 @@ pub(super) struct Written {
 #[derive(Debug)]
 struct Job {
     number: usize,
+    /// Which chunk of the payload it is.
+    index: usize,
+    /// Chunks of its slice.
+    chunks: u64,
     place: Place,
     dtype: Dtype,
     raw: Buf,
@@ -56,6 +61,8 @@ struct Packed {
     encoder: Encoder,
     codec: Codec,
     parameter: u16,
+    /// For the nonce; 0 when not sealed.
+    nonce_number: u64,
     hash: Digest,
     id: Digest,
 }
@@ -66,6 +73,9 @@ struct Workshop {
     compress: Compress,
     hash: HashKind,
     ids: IdKind,
+    sealer: Option<Sealer>,
+    attempt: Attempt,
+    rank: u32,
     spare: Mutex<Vec<Encoder>>,
     is_over: AtomicBool,
 }
@@ -90,22 +100,40 @@ impl Workshop {
         let mut encoder = self.encoder();
         let id = self.ids.of(&job.place, &job.raw);
         let (codec, parameter) = encoder.encode(self.compress, job.dtype, &job.raw);
-        let hash = if codec == Codec::Raw {
-            match &self.ids {
-                IdKind::Hash(kind) if *kind == self.hash => id,
-                IdKind::Hash(_) => self.hash.chunk(&job.place, &job.raw),
-            }
-        } else {
-            self.hash.chunk(&job.place, encoder.bytes())
+        let nonce_number = self.seal(&job, &mut encoder, (codec, parameter))?;
+        let hash = match &self.ids {
+            // What is stored is what the id was made of.
+            IdKind::Hash(kind) if *kind == self.hash && codec == Codec::Raw && nonce_number == 0 => id,
+            _ => self.hash.chunk(&job.place, encoder.stored(&job.raw)),
         };
         Ok(Packed {
             job,
             encoder,
             codec,
             parameter,
+            nonce_number,
             hash,
             id,
         })
+    }
+
+    /// Seal what the encoder has; gives the number for the nonce.
+    fn seal(&self, job: &Job, encoder: &mut Encoder, (codec, parameter): (Codec, u16)) -> Result<u64> {
+        let Some(sealer) = &self.sealer else { return Ok(0) };
+        let number = sealer.number(job.index)?;
+        let bound = Bound {
+            attempt: self.attempt,
+            rank: self.rank,
+            place: job.place,
+            codec,
+            parameter,
+            chunks: job.chunks,
+            number,
+        };
+        let (bytes, room) = encoder.sealable(&job.raw);
+        let tag = sealer.seal(&bound, bytes)?;
+        room.copy_from_slice(&tag);
+        Ok(number)
     }
 }
 
@@ -133,7 +161,7 @@ pub(super) async fn write(
     let bytes_max = jobs.iter().map(longest).sum();
     let mut writer = PartWriter::begin(&save.source, row.key(), bytes_max, save.put_options()).await?;
     let mut written = Written::default();
-    if let Err(error) = pack_all(save, jobs, &mut writer, &mut written).await {
+    if let Err(error) = pack_all(save, rank, jobs, &mut writer, &mut written).await {
         writer.abort().await;
         return Err(error);
     }
@@ -155,6 +183,8 @@ fn jobs(slices: &[Slice], chunk_bytes: u32, is_known: impl Fn(usize) -> bool) ->
             let span = slice.spec.chunk_span(chunk, chunk_bytes);
             jobs.push(Job {
                 number,
+                index: jobs.len(),
+                chunks: slice.chunks,
                 place: slice.spec.place(&id, chunk, chunk_bytes),
                 dtype: slice.spec.dtype,
                 raw: slice.bytes.slice(span.relative_to(0)),
@@ -166,6 +196,7 @@ fn jobs(slices: &[Slice], chunk_bytes: u32, is_known: impl Fn(usize) -> bool) ->
 
 async fn pack_all(
     save: &Save,
+    rank: u32,
     jobs: Vec<Job>,
     writer: &mut PartWriter<'_>,
     written: &mut Written,
@@ -175,6 +206,9 @@ async fn pack_all(
         compress: options.compress,
         hash: options.hash,
         ids: save.id_kind(),
+        sealer: save.sealer()?,
+        attempt: options.attempt,
+        rank,
         spare: Mutex::default(),
         is_over: AtomicBool::new(false),
     });
@@ -208,22 +242,18 @@ async fn pack_all(
 /// Write a chunk at its turn, and note where it lies.
 async fn put(packed: Packed, writer: &mut PartWriter<'_>, written: &mut Written) -> Result<Encoder> {
     let Packed { job, encoder, .. } = &packed;
-    let stored: &[u8] = if packed.codec == Codec::Raw {
-        &job.raw
-    } else {
-        encoder.bytes()
-    };
+    let stored = encoder.stored(&job.raw);
     let offset = writer.pad(ALIGN).await?;
     writer.push(stored).await?;
     let record = ChunkRecord {
         payload: 0,
         codec: packed.codec,
-        is_sealed: false,
+        is_sealed: packed.nonce_number != 0,
         parameter: packed.parameter,
         offset,
         stored_bytes: stored.len() as u32,
         raw_bytes: job.raw.len() as u32,
-        number: 0,
+        number: packed.nonce_number,
         hash: packed.hash,
     };
     written.records.insert(job.number, record);

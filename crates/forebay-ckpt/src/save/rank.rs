@@ -42,11 +42,10 @@ pub(super) async fn save(save: &Save, rank: u32, items: Vec<Item>) -> Result<Ran
     let (mut ids, mut known) = (None, HashMap::new());
     if save.base.is_some() {
         // What the base has decides what is written, so all ids are needed first.
-        let found = hash::start(&save.id_kind(), jobs(&slices, chunk_bytes))
-            .finish()
-            .await?;
+        let all = jobs(&slices, chunk_bytes);
+        let found = hash::start(&save.base_id_kind(), all).finish().await?;
         known = find_known(save, rank, &slices, &found).await?;
-        ids = Some(found);
+        ids = Some(own_ids(save, &slices, &known, found).await?);
     }
     let (written, ids) = if save.packs() {
         store_packed(save, rank, &slices, &known, ids).await?
@@ -76,6 +75,28 @@ pub(super) async fn save(save: &Save, rank: u32, items: Vec<Item>) -> Result<Ran
     ledger.merge(&save.base_ledger());
     done.ledger = ledger;
     Ok(done)
+}
+
+/// Ids of the known chunks as this checkpoint has them, from those of the base: sealed ones have keys of their own.
+async fn own_ids(
+    save: &Save,
+    slices: &[Slice],
+    known: &HashMap<usize, Known>,
+    mut ids: Vec<Digest>,
+) -> Result<Vec<Digest>> {
+    if !save.is_sealed() {
+        return Ok(ids);
+    }
+    let all = jobs(slices, save.options.chunk_bytes).into_iter().enumerate();
+    let (numbers, again): (Vec<usize>, Vec<Job>) =
+        all.filter(|(number, _)| known.contains_key(number)).unzip();
+    let found = hash::start(&save.id_kind(), again).finish().await?;
+    for (number, id) in numbers.into_iter().zip(found) {
+        if let Some(place) = ids.get_mut(number) {
+            *place = id;
+        }
+    }
+    Ok(ids)
 }
 
 /// Compress and write what is not known; gives the ids of all chunks.

@@ -19,6 +19,7 @@ use forebay_io::{
 use forebay_store::{Context, LocalStore, Proof, Store};
 
 use super::support::*;
+use crate::seal::tests::keys;
 use crate::*;
 
 /// Crashes of each half-done run: every seed draws another subset of what was not synced.
@@ -138,14 +139,20 @@ enum Work {
     Gc,
     /// Steps 1 and 2 go, while 3 references 2.
     GcBase,
+    /// Step 2, compressed and sealed, gets another key.
+    Rewrap,
+    /// Step 3, compressed and sealed, referencing step 2.
+    Sealed,
 }
 
-const WORKS: [Work; 5] = [
+const WORKS: [Work; 7] = [
     Work::Save,
     Work::Incremental,
     Work::Replace,
     Work::Gc,
     Work::GcBase,
+    Work::Rewrap,
+    Work::Sealed,
 ];
 
 fn state_of(step: u64) -> State {
@@ -176,7 +183,8 @@ impl Work {
         };
         let mut expected = BTreeMap::from([(1, must(1)), (2, must(2))]);
         match self {
-            Self::Save | Self::Incremental => {
+            Self::Rewrap => {}
+            Self::Save | Self::Incremental | Self::Sealed => {
                 let third = if is_done {
                     must(3)
                 } else {
@@ -205,12 +213,35 @@ impl Work {
         expected
     }
 
+    /// How the checkpoints that are there before were saved.
+    fn options(self, step: u64) -> SaveOptions {
+        let options = options(step, 1, 2);
+        match self {
+            Self::Rewrap | Self::Sealed => SaveOptions {
+                compress: Compress::Auto,
+                seal: keys(&[1]),
+                ..options
+            },
+            _ => options,
+        }
+    }
+
     async fn run(self, store: &Arc<dyn Store>, context: &Context) -> Result<()> {
         match self {
             Self::Save => save_with(store, context, options(3, 1, 2), &state_of(3), 0)
                 .await
                 .map(drop),
             Self::Incremental => save_on_base(store, context).await,
+            Self::Sealed => {
+                let how = SaveOptions {
+                    base_step: Some(2),
+                    ..self.options(3)
+                };
+                save_with(store, context, how, &state_of(3), 0).await.map(drop)
+            }
+            Self::Rewrap => rewrap(Arc::clone(store), context, 2, &keys(&[1]), &keys(&[2]))
+                .await
+                .map(drop),
             Self::Replace => {
                 let how = SaveOptions {
                     publish: Publish::Replace,
@@ -242,7 +273,7 @@ async fn prepared(work: Work) -> SimFs {
     let fs = SimFs::new();
     let (store, context) = store_on(Arc::new(SimEngine::new(&fs, SimConfig::default())));
     for step in [1, 2] {
-        save_with(&store, &context, options(step, 1, 2), &state_of(step), 0)
+        save_with(&store, &context, work.options(step), &state_of(step), 0)
             .await
             .unwrap();
     }
@@ -265,7 +296,16 @@ async fn look(fs: &SimFs, expected: &Expected) -> Result<(), String> {
             .manifest
             .map_err(|error| format!("step {} is visible and damaged: {error}", listed.step))?;
         let checkpoint = Checkpoint::open(Arc::clone(&store), &context, listed.step).await;
-        found.insert(listed.step, checkpoint.map_err(|error| error.to_string())?);
+        let checkpoint = checkpoint.map_err(|error| error.to_string())?;
+        // By the key before or by the one after.
+        let opener = checkpoint.with_keys(keys(&[1]));
+        let is_old = !checkpoint.manifest().is_sealed() || opener.opener().await.is_ok();
+        let opener = if is_old {
+            opener
+        } else {
+            checkpoint.with_keys(keys(&[2]))
+        };
+        found.insert(listed.step, opener);
     }
     for (step, states) in expected {
         let is_as_expected = match found.remove(step) {
@@ -423,6 +463,16 @@ async fn power_may_fail_during_a_gc() {
 #[tokio::test]
 async fn power_may_fail_while_gc_removes_a_base() {
     swept(Work::GcBase).await;
+}
+
+#[tokio::test]
+async fn power_may_fail_during_a_rewrap() {
+    swept(Work::Rewrap).await;
+}
+
+#[tokio::test]
+async fn power_may_fail_during_a_sealed_save() {
+    swept(Work::Sealed).await;
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use futures::StreamExt;
 
 use super::support::*;
 use crate::pages::Source;
+use crate::seal::tests::keys;
 use crate::*;
 
 /// Single bit flips over all objects; a sweep with checks off takes a tenth.
@@ -98,6 +99,7 @@ async fn objects(store: &Arc<dyn Store>, context: &Context) -> Vec<(Key, Vec<u8>
 enum Saved {
     Raw,
     Compressed,
+    Sealed,
 }
 
 impl Saved {
@@ -109,6 +111,11 @@ impl Saved {
                 compress: Compress::Auto,
                 ..options
             },
+            Self::Sealed => SaveOptions {
+                compress: Compress::Auto,
+                seal: keys(&[1]),
+                ..options
+            },
         }
     }
 }
@@ -117,7 +124,7 @@ async fn model(context: &Context, saved: Saved) -> Model {
     let store = memory();
     let mut state = match saved {
         Saved::Raw => state(1),
-        Saved::Compressed => soft_state(1),
+        _ => soft_state(1),
     };
     save_with(&store, context, saved.options(1), &state, 0)
         .await
@@ -142,7 +149,7 @@ async fn model(context: &Context, saved: Saved) -> Model {
     let idle = idle(&store, context).await;
     let changed = |span: &Span| match saved {
         Saved::Raw => span.len() == u64::from(CHUNK),
-        Saved::Compressed => span.len() > u64::from(CHUNK) / 2,
+        _ => span.len() > u64::from(CHUNK) / 2,
     };
     assert!(idle.iter().any(|(_, span)| changed(span)), "{idle:?}");
     Model { state, objects, idle }
@@ -169,7 +176,7 @@ enum Outcome {
 
 async fn outcome(source: &Source, state: &State) -> Outcome {
     let checkpoint = match Checkpoint::open_with(source.clone(), 2).await {
-        Ok(checkpoint) => checkpoint,
+        Ok(checkpoint) => checkpoint.with_keys(keys(&[1])),
         Err(error) => {
             assert!(
                 matches!(
@@ -353,6 +360,17 @@ async fn damage_to_compressed_checkpoints_is_noticed() {
     );
     let (_, wrong) = sweep(Saved::Compressed, 200, false, misdirect).await;
     assert!(wrong > 5, "with checks off: {wrong} wrong");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_to_sealed_checkpoints_is_noticed() {
+    coded_damage_is_noticed(Saved::Sealed).await;
+    // Without checks of hashes, pages that were damaged go unnoticed; of what is sealed, nothing does.
+    let (unnoticed, wrong) = sweep(Saved::Sealed, FLIPS / 10, false, flip).await;
+    assert!(
+        unnoticed + wrong > 0,
+        "with checks off: {unnoticed} unnoticed, {wrong} wrong"
+    );
 }
 
 /// Whole objects of another step in place of those that belong there: each is good by itself.

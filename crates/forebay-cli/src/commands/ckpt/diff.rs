@@ -26,6 +26,7 @@ pub(super) async fn run(args: &CkptDiffArgs, app: &App) -> Printed<Exit> {
                 Change::Removed => "removed".to_owned(),
                 Change::Shape => "other dtype, shape or kind".to_owned(),
                 Change::Resharded => "cut in another way".to_owned(),
+                Change::Sealed { bytes } => format!("{} sealed by another data key", ByteSize(*bytes)),
                 Change::Content { bytes } => format!("{} in chunks that differ", ByteSize(*bytes)),
             };
             printer.data(format_args!("{}: {what}", visible(&difference.name)))?;
