@@ -21,6 +21,7 @@ import mmap
 import multiprocessing
 import os
 import platform
+import signal
 import statistics
 import struct
 import sys
@@ -264,9 +265,12 @@ class Contestant:
         self.process.start()
 
     def ask(self, command, argument=None, timeout=120):
-        """Have something done; after a failure nothing more is asked."""
+        """Have something done; after a failure nothing more is asked. Between its turns a contestant is
+        stopped, so that threads of one that wait busily take nothing from the others.
+        """
         if self.error:
             return {"error": self.error}
+        os.kill(self.process.pid, signal.SIGCONT)
         self.pipe.send((command, argument))
         try:
             answer = self.pipe.recv() if self.pipe.poll(timeout) else {"error": "no answer in time"}
@@ -275,11 +279,14 @@ class Contestant:
         if "error" in answer:
             self.error = answer["error"]
             print(self.name, answer, file=sys.stderr)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGSTOP)
         return answer
 
     def stop(self):
         """Let it go."""
         with contextlib.suppress(Exception):
+            os.kill(self.process.pid, signal.SIGCONT)
             self.pipe.send(("stop", None))
         self.process.join(5)
         if self.process.is_alive():

@@ -3,7 +3,7 @@ JOB is a JSON object.
 
 A function of `OPS` takes the job, imports its library, and returns a function that does one round and gives
 tensors by name (or nothing, for saves); importing is not measured. Each line on stdin asks for one round.
-Loads include a touch of every page, since some only map files. The first round compares every byte with what
+Loads that only map files include a touch of every page. The first round compares every byte with what
 was saved, by CRC-32; rounds that are counted come after it.
 """
 
@@ -20,6 +20,7 @@ import zlib
 PAGE = 4096
 BLOCK = 4 << 20
 THREADS = 4
+MAPPING = ("safetensors_mmap", "torch_mmap")
 
 
 def main():
@@ -32,7 +33,7 @@ def main():
     for _ in sys.stdin:
         before, began = cpu_s(), time.perf_counter()
         tensors = once()
-        touched = sum(touch(tensor) for tensor in tensors.values()) if tensors else 0
+        touched = sum(touch(tensor) for tensor in tensors.values()) if op in MAPPING else 0
         wall, cpu = time.perf_counter() - began, cpu_s() - before
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if tensors and not is_checked:
@@ -73,7 +74,18 @@ def check(tensors, crcs):
 def forebay(job):
     import forebay
 
-    return lambda: forebay.load(job["path"], framework="torch", verify=job.get("verify", "off"))
+    return lambda: forebay.load(job["path"], framework="torch", verify="off")
+
+
+def forebay_verified(job):
+    """The same tensors with checksums in the header, all of them compared."""
+    import forebay
+    from forebay.safetensors.torch import save_file
+
+    path = job["path"].replace(".safetensors", "-checksums.safetensors")
+    if not os.path.exists(path):
+        save_file(model(job), path, hashes=True)
+    return lambda: forebay.load(path, framework="torch", verify="require")
 
 
 def safetensors_mmap(job):
@@ -246,6 +258,7 @@ def sync_folder(path):
 
 OPS = {
     "forebay": forebay,
+    "forebay_verified": forebay_verified,
     "safetensors_mmap": safetensors_mmap,
     "safetensors_pread": safetensors_pread,
     "torch_mmap": torch_mmap,

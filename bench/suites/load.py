@@ -2,7 +2,7 @@
 and saved, durably.
 
 Every round of every contender is a new process whose second load is counted (see `harness/fresh.py`); a touch
-of every page is part of it. The limits are plain direct reads of the same file into memory that is used
+of every page is part of it where a library only maps the file. The limits are plain direct reads of the same file into memory that is used
 again, and plain direct writes with an fsync. The peers have an environment of their own
 (`requirements-load.txt`), made on the first run.
 """
@@ -99,13 +99,17 @@ def with_forebay():
 
 
 def listed_loads(model):
-    def own():
+    def own(name, op, note=""):
         env = with_forebay()
-        return None if env is None else contender(model, "Forebay", "forebay", env=env)
+        return None if env is None else contender(model, name, op, note, env=env)
 
     entries = [
         Named(READ_LIMIT, lambda: contender(model, READ_LIMIT, "plain_read", "4 threads, 4 MiB; no tensors")),
-        Named("Forebay", own),
+        Named("Forebay", lambda: own("Forebay", "forebay")),
+        Named(
+            "Forebay, verified",
+            lambda: own("Forebay, verified", "forebay_verified", "checksums in the header"),
+        ),
     ]
     for name, op, note in LOADERS:
         entries.append(Named(name, lambda name=name, op=op, note=note: contender(model, name, op, note)))

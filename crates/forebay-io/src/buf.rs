@@ -41,6 +41,29 @@ impl Region {
     }
 }
 
+/// Where a buffer lies. Keeps the memory alive, and nothing more.
+#[derive(Debug)]
+pub(crate) struct Range {
+    region: Arc<Region>,
+    start: usize,
+    len: usize,
+}
+
+impl Range {
+    /// Address of the page it begins in.
+    pub(crate) fn pages(&self) -> *mut u8 {
+        self.region
+            .ptr()
+            .as_ptr()
+            .wrapping_add(self.start - self.start % PAGE)
+    }
+
+    /// Bytes from there to its end.
+    pub(crate) fn len(&self) -> usize {
+        self.len + self.start % PAGE
+    }
+}
+
 /// A unique, mutable, page-aligned buffer (or a piece of one).
 ///
 /// The memory is always initialised: fresh from the kernel it is zero, from a pool it holds what the last user left.
@@ -71,6 +94,15 @@ impl AlignedBuf {
             start: 0,
             cap,
             len: len.min(cap),
+        }
+    }
+
+    /// The memory it lies in, kept alive but not to be read or written.
+    pub(crate) fn range(&self) -> Range {
+        Range {
+            region: Arc::clone(&self.region),
+            start: self.start,
+            len: self.cap,
         }
     }
 

@@ -11,6 +11,7 @@
 //! - [`Disk`]: reads and writes of any length and alignment, in bounded pieces, accounted;
 //! - [`device`]: memory of GPUs, pinned memory, and copies between them.
 
+mod ahead;
 mod buf;
 mod completion;
 mod cpu;
@@ -35,6 +36,7 @@ mod uring;
 mod whole;
 mod workers;
 
+pub use ahead::{Ahead, fault_ahead};
 pub use buf::{AlignedBuf, Buf, page_ceil};
 pub use completion::Completion;
 pub use cpu::{cpu_time, memory_peak_bytes};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use forebay_core::safetensors::Dtype;
 use forebay_core::{ByteSize, DataPath, Error, ErrorKind, Ledger, Result};
-use forebay_io::{AlignedBuf, BufPool, Pages};
+use forebay_io::{Ahead, AlignedBuf, BufPool, Pages, fault_ahead};
 
 use super::Sink;
 use crate::load_plan::{Cut, Moves, Piece, Placement, Plan, Region};
@@ -42,7 +42,12 @@ struct State {
     plan: Arc<Plan>,
     /// The memory that each piece fills; away while it is lent.
     places: Vec<Option<AlignedBuf>>,
+    /// Makes the pages of the memory while the first pieces are read.
+    _ahead: Option<Ahead>,
 }
+
+/// Less memory than this has its pages soon enough without a thread for it.
+const AHEAD_BYTES_MIN: u64 = 64 << 20;
 
 impl HostSink {
     /// Memory of at most `bytes_max`, with rows read into buffers of `pool`.
@@ -73,7 +78,7 @@ impl HostSink {
     /// The tensors, once everything is loaded. The ledger says what had to be copied because a store that tried again read into other
     /// memory.
     pub fn into_tensors(self) -> Result<(Vec<HostTensor>, Ledger)> {
-        let State { plan, mut places } = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let State { plan, mut places, .. } = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut ledger = Ledger::default();
         let mut rests = Vec::with_capacity(plan.regions().len());
         for region in plan.regions() {
@@ -211,9 +216,11 @@ impl Sink for HostSink {
         for file in 0..files {
             cut_up(plan, file, self.pages, &mut places)?;
         }
+        let ahead = (needed >= AHEAD_BYTES_MIN).then(|| fault_ahead(places.iter().flatten()));
         *self.lock() = State {
             plan: Arc::clone(plan),
             places,
+            _ahead: ahead,
         };
         Ok(())
     }
