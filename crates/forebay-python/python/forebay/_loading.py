@@ -24,6 +24,7 @@ from forebay._forebay import (
 from forebay._ranks import Ranks, share_out
 from forebay._staging import address_of
 from forebay._state import (
+    PER_RANK,
     STRUCTURE,
     _is_dtensor,
     _is_sharded,
@@ -467,15 +468,19 @@ def _read_once(into: _Into, ranks: Ranks) -> Ledger:
     """Each tensor that all ranks have whole is read by one of them, which sends it to the others."""
     import torch
 
-    whole = sorted((one for one in into.targets if one.is_whole), key=lambda one: one.path)
-    rows = [((one.path, one.offsets, one.lengths), one.nbytes) for one in whole if is_tensor(one.tensor)]
+    sent = [
+        one
+        for one in into.targets
+        if one.is_whole and is_tensor(one.tensor) and not one.name.startswith(PER_RANK)
+    ]
+    sent.sort(key=lambda one: one.path)
+    rows = [((one.path, one.offsets, one.lengths), one.nbytes) for one in sent]
     digest = hashlib.blake2b(repr(rows).encode()).digest()
     if any(other != digest for other in ranks.gather(digest)):
         raise InvalidInputError(
             "ranks have other tensors than each other, so none can be read for all of them"
         )
     owners = share_out([rows] * ranks.world)
-    sent = [one for one in whole if is_tensor(one.tensor)]
     owner_of = {one.path: owners[one.path, one.offsets, one.lengths] for one in sent}
     mine = [one for one in into.targets if owner_of.get(one.path, ranks.rank) == ranks.rank]
     ledger = into.read(mine)

@@ -21,6 +21,9 @@ from forebay._forebay import EntryName, InvalidInputError, Typed
 # The entry that has the structure of a rank.
 STRUCTURE = "forebay.state"
 
+# What names of tensors begin with that are each rank's own; the number of the rank follows.
+PER_RANK = "ranks."
+
 # Containers below each other; the format takes 64 levels, and typed values take two of them.
 DEPTH_MAX = 30
 
@@ -147,7 +150,7 @@ class _Walk:
 
     def name(self, parts: tuple[str, ...]) -> str:
         if parts and parts[0] in self.per_rank:
-            parts = ("ranks", str(self.rank), *parts)
+            parts = (f"{PER_RANK}{self.rank}", *parts)
         name = ".".join(parts) or "value"
         while name in self.taken:
             name += "'"

@@ -136,7 +136,7 @@ pub(super) fn load_into(
     let mut batches = Vec::new();
     for (name, offsets, lengths, address, bytes) in rows {
         let elements: u64 = lengths.iter().product();
-        if bytes > 0 && (address == 0 || elements == 0 || !(bytes as u64).is_multiple_of(elements)) {
+        if bytes > 0 && (address == 0 || elements == 0 || !(bytes as u64 * 8).is_multiple_of(elements)) {
             let message = format!("{name:?}: {bytes} bytes for {elements} elements");
             return Err(raise(refused(message)));
         }
@@ -171,8 +171,9 @@ fn halve(piece: Piece, pieces: &mut Vec<Piece>) {
         return;
     };
     let length = piece.lengths.get(side).copied().unwrap_or(1);
-    let first = length / 2;
-    let first_bytes = (piece.bytes as u64 / length * first) as usize;
+    // Eight elements of any type are whole bytes.
+    let first = if length < 16 { length / 2 } else { length / 2 & !7 };
+    let first_bytes = (piece.bytes as u128 * u128::from(first) / u128::from(length)) as usize;
     let (mut front, mut back) = (piece.clone(), piece);
     if let (Some(front), Some(back), Some(offset)) = (
         front.lengths.get_mut(side),
