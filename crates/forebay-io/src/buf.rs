@@ -18,11 +18,32 @@ use forebay_core::Result;
 use crate::map::{Map, PAGE, Pages};
 use crate::pool::{ArenaId, ArenaMemory, PoolBlock};
 
-/// The memory behind buffers: a mapping of its own, or a block of a pool.
+/// The memory behind buffers: a mapping of its own, a block of a pool, or memory of somebody else.
 #[derive(Debug)]
 pub(crate) enum Region {
     Own(Map),
     Pooled(PoolBlock),
+    Lent(Lent),
+}
+
+/// Memory of somebody else, and what keeps it there.
+pub(crate) struct Lent {
+    ptr: NonNull<u8>,
+    len: usize,
+    _owner: Box<dyn Send + Sync>,
+}
+
+// SAFETY: an address and an owner that may move between threads; access is governed by the buffers, as with memory of our own.
+unsafe impl Send for Lent {}
+// SAFETY: as above.
+unsafe impl Sync for Lent {}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lent")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Region {
@@ -30,6 +51,7 @@ impl Region {
         match self {
             Self::Own(map) => map.ptr(),
             Self::Pooled(block) => block.ptr(),
+            Self::Lent(lent) => lent.ptr,
         }
     }
 
@@ -37,6 +59,7 @@ impl Region {
         match self {
             Self::Own(map) => map.len(),
             Self::Pooled(block) => block.len(),
+            Self::Lent(lent) => lent.len,
         }
     }
 }
@@ -85,6 +108,20 @@ impl AlignedBuf {
         let mut buf = Self::alloc(bytes.len(), Pages::Small)?;
         buf.copy_from_slice(bytes);
         Ok(buf)
+    }
+
+    /// A buffer over memory of somebody else, such as tensors of another library. Where it is not aligned to pages, I/O copies what has to be.
+    ///
+    /// # Safety
+    /// `len` initialised bytes are at `ptr` and stay there until `owner` is dropped; nobody else writes to them while the buffer or one made of it is there,
+    /// nor reads them where it is written to.
+    pub unsafe fn lent(ptr: NonNull<u8>, len: usize, owner: Box<dyn Send + Sync>) -> Self {
+        let lent = Lent {
+            ptr,
+            len,
+            _owner: owner,
+        };
+        Self::whole(Region::Lent(lent), len)
     }
 
     pub(crate) fn whole(region: Region, len: usize) -> Self {
@@ -165,7 +202,7 @@ impl AlignedBuf {
 
     pub(crate) fn arena_memory(&self) -> Option<ArenaMemory> {
         match &*self.region {
-            Region::Own(_) => None,
+            Region::Own(_) | Region::Lent(_) => None,
             Region::Pooled(block) => Some(block.arena_memory()),
         }
     }
@@ -279,7 +316,7 @@ impl Buf {
 
     pub(crate) fn arena_memory(&self) -> Option<ArenaMemory> {
         match &*self.region {
-            Region::Own(_) => None,
+            Region::Own(_) | Region::Lent(_) => None,
             Region::Pooled(block) => Some(block.arena_memory()),
         }
     }
@@ -311,7 +348,7 @@ impl fmt::Debug for Buf {
 
 fn arena_of(region: &Region, start: usize) -> Option<(ArenaId, usize)> {
     match region {
-        Region::Own(_) => None,
+        Region::Own(_) | Region::Lent(_) => None,
         Region::Pooled(block) => Some((block.arena_id(), block.offset() + start)),
     }
 }
@@ -351,6 +388,25 @@ mod tests {
         let tail = buf.split_off(4096);
         buf.set_len(100);
         assert!(buf.unsplit(tail).is_err());
+    }
+
+    #[test]
+    fn lent_memory_is_kept_while_any_piece_is_there() {
+        let (told, heard) = std::sync::mpsc::channel::<()>();
+        let mut theirs = vec![7u8; 300];
+        let ptr = NonNull::new(theirs.as_mut_ptr()).unwrap();
+        // SAFETY: the vector outlives the buffers, and is looked at only when they are gone.
+        let mut buf = unsafe { AlignedBuf::lent(ptr, theirs.len(), Box::new(told)) };
+        assert_eq!((buf.len(), buf.capacity()), (300, 300));
+        let mut tail = buf.split_off(100);
+        tail.fill(9);
+        let shared = tail.freeze().slice(5..);
+        drop(buf);
+        assert_eq!(heard.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty));
+        assert_eq!(shared[0], 9);
+        drop(shared);
+        assert_eq!(heard.try_recv(), Err(std::sync::mpsc::TryRecvError::Disconnected));
+        assert_eq!((theirs[99], theirs[100]), (7, 9));
     }
 
     #[test]

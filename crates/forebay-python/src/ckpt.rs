@@ -16,9 +16,12 @@ mod save;
 mod stage;
 mod value;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use forebay_ckpt::{Attempt, GcOptions, Listed, gc, list, newest};
+use forebay_ckpt::{
+    Attempt, Drainer, DrainerOptions, GcOptions, Listed, Manifest, Placed, Retention, Tier, Tiers, gc, list,
+    newest,
+};
 use forebay_core::{Error, ErrorKind, Location, Result, Scheme};
 use forebay_store::{Context, Store};
 use pyo3::conversion::FromPyObjectOwned;
@@ -49,11 +52,85 @@ struct Place {
     process: &'static Process,
     context: Context,
     store: Arc<dyn Store>,
+    /// The store, and the places that checkpoints are copied to.
+    tiers: Tiers,
+    drainer: Arc<OnceLock<Drainer>>,
     slots: load::Slots,
 }
 
-/// Steps that cannot be read, and why.
-type Damaged = Vec<(u64, String)>;
+impl Place {
+    async fn open(
+        process: &'static Process,
+        context: Context,
+        locations: Vec<Location>,
+        retentions: [Retention; 2],
+    ) -> Result<Self> {
+        let [near, far] = retentions;
+        let mut tiers = Vec::new();
+        for location in &locations {
+            let store = forebay_store::open(location, &context).await?;
+            let retention = if tiers.is_empty() { near } else { far };
+            tiers.push(Tier::new(store).keeping(retention));
+        }
+        let tiers = Tiers::new(tiers, &context)?;
+        let store = tiers.nearest().cloned();
+        let store = store.ok_or_else(|| refused("there is no place to save to"))?;
+        Ok(Self {
+            process,
+            context,
+            store,
+            tiers,
+            drainer: Arc::default(),
+            slots: load::Slots::default(),
+        })
+    }
+
+    /// Steps with a manifest of the nearest place that can be read, and the names of all places that have them.
+    async fn list(&self) -> Result<Vec<(u64, Result<Manifest>, Vec<String>)>> {
+        if !self.has_mirror() {
+            let name = self.store.location().to_string();
+            let listed = list(Arc::clone(&self.store), &self.context).await?;
+            let rows = listed.into_iter();
+            return Ok(rows
+                .map(|Listed { step, manifest }| (step, manifest, vec![name.clone()]))
+                .collect());
+        }
+        let (placed, _) = self.tiers.list().await?;
+        let rows = placed.into_iter().filter_map(|Placed { step, tiers }| {
+            let places = self.tiers.tiers();
+            let name = |number: usize| places.get(number).map(|tier| tier.name.clone());
+            let names = tiers.keys().filter_map(|number| name(*number)).collect();
+            let mut found: Option<Result<Manifest>> = None;
+            for manifest in tiers.into_values() {
+                if found.as_ref().is_none_or(Result::is_err) {
+                    found = Some(manifest);
+                }
+            }
+            Some((step, found?, names))
+        });
+        Ok(rows.collect())
+    }
+
+    fn has_mirror(&self) -> bool {
+        self.tiers.tiers().len() > 1
+    }
+
+    /// Copy what was saved to the other places, and remove what the rules do not keep.
+    async fn settle(&self) -> Result<()> {
+        if self.has_mirror() {
+            let start = || Drainer::start(self.tiers.clone(), DrainerOptions::default());
+            return self.drainer.get_or_init(start).settled().await.map(drop);
+        }
+        let has_rules = |tier: &Tier| !tier.retention.keeps_all();
+        if self.tiers.tiers().iter().any(has_rules) {
+            self.tiers.collect(false).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Steps that cannot be read (of a whole place, where there is none), and why.
+type Damaged = Vec<(Option<u64>, String)>;
 
 impl PyNativeCheckpoints {
     fn place(&self, py: Python<'_>) -> PyResult<&Place> {
@@ -68,27 +145,29 @@ impl PyNativeCheckpoints {
     fn new(py: Python<'_>, url: &str, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let raise = |error: Error| errors::raise(py, &error);
         let base = std::env::current_dir().map_err(|error| raise(Error::from_io("open", error)))?;
-        let location = Location::parse(url, &base).map_err(raise)?;
+        let mirrors: Vec<String> = get(options, "mirrors")?.unwrap_or_default();
+        let urls = std::iter::once(url).chain(mirrors.iter().map(String::as_str));
+        let locations = urls.map(|url| Location::parse(url, &base));
+        let locations = locations.collect::<Result<Vec<_>>>().map_err(raise)?;
         let choices = Choices::of_store(
             get(options, "endpoint")?,
             get(options, "region")?,
             get(options, "addressing")?,
         );
         let process = Process::get(py)?;
-        if location.scheme() == Scheme::Mem && process.is_forked() {
+        let is_memory = |location: &&Location| location.scheme() == Scheme::Mem;
+        if let Some(location) = locations.iter().find(is_memory).filter(|_| process.is_forked()) {
             let message = "objects in memory cannot be used after a fork";
             return Err(raise(
-                Error::new(ErrorKind::Unsupported, "open", message).at(&location),
+                Error::new(ErrorKind::Unsupported, "open", message).at(location),
             ));
         }
+        let retentions = [
+            retention_of(options, "keep_last", "keep_every")?,
+            retention_of(options, "mirror_keep_last", "mirror_keep_every")?,
+        ];
         let context = choices.context(process.context());
-        let store = wait(py, process, forebay_store::open(&location, &context))?;
-        let place = Place {
-            process,
-            context,
-            store,
-            slots: load::Slots::default(),
-        };
+        let place = wait(py, process, Place::open(process, context, locations, retentions))?;
         Ok(Self {
             opened: ForkGuard::new(Inside::new(process, place)),
         })
@@ -123,12 +202,12 @@ impl PyNativeCheckpoints {
         save::begin(py, self.place(py)?, staging, (slices, others), options)
     }
 
-    /// What checkpoints there are, by step: dicts, with ``error`` where a manifest cannot be read.
+    /// What checkpoints there are in any of the places, by step: dicts, with ``error`` where a manifest cannot be read.
     fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let place = self.place(py)?;
-        let listed = wait(py, place.process, list(Arc::clone(&place.store), &place.context))?;
+        let listed = wait(py, place.process, place.list())?;
         let rows = PyList::empty(py);
-        for Listed { step, manifest } in listed {
+        for (step, manifest, names) in listed {
             let row = match manifest {
                 Ok(manifest) => open::described(py, &manifest)?,
                 Err(error) => {
@@ -138,6 +217,7 @@ impl PyNativeCheckpoints {
                     row
                 }
             };
+            row.set_item("places", names)?;
             rows.append(row)?;
         }
         Ok(rows)
@@ -146,6 +226,9 @@ impl PyNativeCheckpoints {
     /// The checkpoint of a step, or the newest whose manifest can be read (with the steps above it that cannot); None where there is none.
     fn open(&self, py: Python<'_>, step: Option<u64>) -> PyResult<(Option<PyNativeCheckpoint>, Damaged)> {
         let place = self.place(py)?;
+        if place.has_mirror() {
+            return PyNativeCheckpoint::open_tiered(py, place, step);
+        }
         let (store, context) = (Arc::clone(&place.store), &place.context);
         let (checkpoint, damaged) = match step {
             Some(step) => {
@@ -154,17 +237,23 @@ impl PyNativeCheckpoints {
             }
             None => wait(py, place.process, newest(store, context))?,
         };
-        let damaged = damaged.into_iter().map(|(step, error)| (step, error.to_string()));
-        let opened = checkpoint.map(|checkpoint| PyNativeCheckpoint::new(place, checkpoint));
+        let damaged = damaged
+            .into_iter()
+            .map(|(step, error)| (Some(step), error.to_string()));
+        let opened = checkpoint.map(|checkpoint| PyNativeCheckpoint::new(place, checkpoint, None));
         Ok((opened, damaged.collect()))
+    }
+
+    /// Wait until everything is copied to the other places, and what the rules do not keep is removed.
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        let place = self.place(py)?;
+        wait(py, place.process, place.settle())
     }
 
     /// Remove steps, and what nobody needs: what went, as JSON.
     fn gc(&self, py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<String> {
         let place = self.place(py)?;
         let options = GcOptions {
-            keep_last: get(options, "keep_last")?,
-            keep_every: get(options, "keep_every")?,
             remove: get(options, "remove")?.unwrap_or_default(),
             ..GcOptions::default()
         };
@@ -172,6 +261,14 @@ impl PyNativeCheckpoints {
         let collected = wait(py, place.process, gc(store, &place.context, &options))?;
         to_json(py, &collected)
     }
+}
+
+fn retention_of(given: &Bound<'_, PyDict>, last: &str, every: &str) -> PyResult<Retention> {
+    Ok(Retention {
+        keep_last: get(given, last)?,
+        keep_every: get(given, every)?,
+        age_max: None,
+    })
 }
 
 /// An argument; None counts as not given.

@@ -120,6 +120,77 @@ def test_memory_is_allocated_once(place: Path) -> None:
         assert ckpt.staging_allocations == 2
 
 
+def test_states_larger_than_the_staging_area_are_saved_from_where_they_are(place: Path) -> None:
+    given = state()
+    given["wide"] = numpy.arange(3 << 20, dtype="float32").reshape(3, -1)
+    with forebay.Checkpointer(place, staging_bytes=1 << 20) as ckpt:
+        for step in (1, 2):
+            job = ckpt.save(step, given)
+            # The caller was kept waiting, so that this does not matter.
+            given["wide"][:] += 1
+            job.wait()
+            assert "larger than staging_bytes" in job.notes[0]
+            assert ckpt.staging_nbytes <= 1 << 20
+            found = ckpt.load(framework="numpy")
+            given["wide"][:] -= 1
+            assert_same(found, given)
+        with pytest.raises(forebay.LimitExceededError, match="staging_bytes allows 1048576"):
+            ckpt.save(3, {"turned": numpy.zeros((1 << 10, 1 << 10)).T})
+
+
+def test_memory_of_pages_is_filled_where_it_is(place: Path) -> None:
+    given = {"a": numpy.arange(3 << 20, dtype="float32"), "b": numpy.arange(10, dtype="int32")}
+    with forebay.Checkpointer(place) as ckpt:
+        ckpt.save(1, given).wait()
+        found = ckpt.load(framework="numpy")
+        found["a"][:] = 0
+        ledger = ckpt.load_into(found)
+        assert_same(found, given)
+        # What was loaded here lies at a page boundary; only what is small was copied.
+        assert ledger.copied_bytes < 1 << 20
+        plain = {name: numpy.zeros(value.size + 1, value.dtype)[1:] for name, value in given.items()}
+        ledger = ckpt.load_into(plain)
+        assert_same(plain, given)
+        assert ledger.copied_bytes >= given["a"].nbytes
+
+
+def test_checkpoints_are_copied_to_a_mirror(place: Path, tmp_path: Path) -> None:
+    far = tmp_path / "far"
+    with forebay.Checkpointer(place, mirror=far, keep_last=1) as ckpt:
+        for step in (1, 2, 3):
+            ckpt.save(step, {"w": numpy.full(9000, step)}).wait()
+        ckpt.drain()
+        assert ckpt.steps() == [1, 2, 3]
+        assert [len(row["places"]) for row in ckpt.checkpoints()] == [1, 1, 2]
+        assert ckpt.load(1, framework="numpy")["w"][0] == 1
+        # Damage in the near place: the far one has the same checkpoint, and the ledger says so.
+        (payload,) = place.rglob("*.safetensors")
+        data = bytearray(payload.read_bytes())
+        data[-100] ^= 1
+        payload.write_bytes(data)
+        target = {"w": numpy.zeros(9000, dtype="int64")}
+        ledger = ckpt.load_into(target)
+        assert target["w"][0] == 3
+        assert any("not from" in row["reason"] for row in ledger.downgrades)
+    with forebay.Checkpointer(far) as ckpt:
+        assert ckpt.steps() == [1, 2, 3]
+        assert ckpt.verify(3)["is_whole"]
+    # Another machine, where nothing is near.
+    with forebay.Checkpointer(tmp_path / "new", mirror=[far]) as ckpt:
+        assert ckpt.latest() == 3
+        assert ckpt.load(framework="numpy")["w"][0] == 3
+
+
+@pytest.mark.parametrize("compress", ["lz4", "zstd", "zstd:3", "auto"])
+def test_compressed_states_come_back(place: Path, compress: str) -> None:
+    with forebay.Checkpointer(place, compress=compress) as ckpt:
+        given = {**state(), "zeros": numpy.zeros(1 << 18)}
+        job = ckpt.save(1, given)
+        job.wait()
+        assert job.bytes_written < job.bytes_total
+        assert_same(ckpt.load(framework="numpy"), given)
+
+
 def test_shared_arrays_are_stored_once(place: Path) -> None:
     shared = numpy.arange(100_000, dtype="float64")
     with forebay.Checkpointer(place) as ckpt:
@@ -325,7 +396,7 @@ def test_a_manifest_that_cannot_be_read_is_told(place: Path) -> None:
             ckpt.save(step, {"w": numpy.full(3, step)}).wait()
         newest = place / "manifests" / f"{2:020}.fbm"
         newest.write_bytes(b"x" * 200)
-        with pytest.warns(UserWarning, match="step 2 is newer, and cannot be read"):
+        with pytest.warns(UserWarning, match="step 2 is newer or nearer, and cannot be read"):
             assert ckpt.load(framework="numpy")["w"][0] == 1
         assert ckpt.steps() == [1]
         (place / "manifests" / f"{1:020}.fbm").unlink()
@@ -349,7 +420,8 @@ def test_wrong_arguments_are_refused(place: Path) -> None:
         ({"coordinate": "torch"}, "torch.distributed is not initialized"),
         ({"rank": 0, "world": 2}, "run_id"),
         ({"chunk_bytes": 5}, "power of two"),
-        ({"staging_bytes": 1}, "staging_bytes"),
+        ({"compress": "best"}, "best"),
+        ({"mirror_keep_every": 2}, "keep_last"),
     ]:
         with pytest.raises((forebay.InvalidInputError, forebay.LimitExceededError), match=message):
             forebay.Checkpointer(place, **options).save(1, {"w": numpy.zeros(3)}).wait()  # type: ignore[arg-type]

@@ -366,7 +366,7 @@ class _Into:
             else:
                 row = (target.name, list(target.offsets), list(target.lengths), address, target.nbytes)
                 rows.append(row)
-        ledger = self.native.load_into(rows)
+        ledger = self.native.load_into(rows, [target.tensor for target in targets])
         batch: list[Target] = []
         for target in others:
             if batch and sum(one.nbytes for one in batch) + target.nbytes > _DEVICE_BATCH_BYTES:
@@ -477,9 +477,7 @@ def _read_once(into: _Into, ranks: Ranks) -> Ledger:
     rows = [((one.path, one.offsets, one.lengths), one.nbytes) for one in sent]
     digest = hashlib.blake2b(repr(rows).encode()).digest()
     if any(other != digest for other in ranks.gather(digest)):
-        raise InvalidInputError(
-            "ranks have other tensors than each other, so none can be read for all of them"
-        )
+        raise InvalidInputError("ranks have other tensors than each other: none can be read for all of them")
     owners = share_out([rows] * ranks.world)
     owner_of = {one.path: owners[one.path, one.offsets, one.lengths] for one in sent}
     mine = [one for one in into.targets if owner_of.get(one.path, ranks.rank) == ranks.rank]

@@ -41,7 +41,8 @@ class Staging:
         """Give memory for so many bytes: the same as before where that is enough."""
         if self.limit is not None and nbytes > self.limit:
             raise LimitExceededError(
-                f"the state of this rank has {nbytes} bytes, and staging_bytes allows {self.limit}"
+                f"tensors on devices or with strides need {nbytes} bytes of staging, "
+                f"and staging_bytes allows {self.limit}"
             )
         if self._buffer is None or self._buffer.nbytes < nbytes:
             self.release()

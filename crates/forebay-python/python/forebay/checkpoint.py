@@ -21,13 +21,14 @@ import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from forebay import _loading
 from forebay._forebay import (
     CorruptDataError,
     InvalidInputError,
     Ledger,
+    MutableBuffer,
     NativeCheckpoint,
     NativeCheckpoints,
     NativeSave,
@@ -38,12 +39,13 @@ from forebay._forebay import (
     ckpt_layout,
 )
 from forebay._ranks import Coordinate, Ranks
-from forebay._staging import Staging, is_on_gpu
-from forebay._state import STRUCTURE, Flat, flatten
+from forebay._staging import Staging, address_of, is_on_gpu
+from forebay._state import STRUCTURE, Flat, Slice, flatten
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+Url: TypeAlias = str | os.PathLike[str]
 Busy = Literal["wait", "refuse"]
 Hash = Literal["crc32c", "xxh3", "blake3", "sha256"]
 
@@ -134,7 +136,7 @@ class _Flight:
 
     def finish(self) -> None:
         if self.job is not None:
-            self.job._native.wait(None, True)
+            self.job._native.wait(None, "settled")
         if self.staging is not None:
             self.staging.release()
 
@@ -151,9 +153,13 @@ class Checkpointer:
 
     Args:
         url: a directory or URL, one for each training run.
-        mirror: another place that checkpoints are copied to in the background.
-        keep_last: so many of the newest are kept; all, unless said otherwise.
+        mirror: another place, or several, that checkpoints are copied to in the background.
+        keep_last: so many of the newest are kept; all, unless said otherwise, and those that are not copied
+            to the mirror yet.
         keep_every: beside them, those whose step is a multiple of this.
+        mirror_keep_last: what mirrors keep; everything, unless said otherwise.
+        mirror_keep_every: beside them, those whose step is a multiple of this.
+        compress: ``off``, ``lz4``, ``zstd``, ``zstd:LEVEL``, or ``auto``: what pays for weights.
         hash: of every chunk: ``xxh3`` against accidents; ``blake3`` or ``sha256`` against tampering, too.
         incremental: reference chunks that the checkpoint before has instead of writing them.
         full_every: with `incremental`, write everything after so many saves.
@@ -178,11 +184,14 @@ class Checkpointer:
 
     def __init__(
         self,
-        url: str | os.PathLike[str],
-        mirror: str | os.PathLike[str] | None = None,
+        url: Url,
+        mirror: Url | Sequence[Url] | None = None,
         *,
         keep_last: int | None = None,
         keep_every: int | None = None,
+        mirror_keep_last: int | None = None,
+        mirror_keep_every: int | None = None,
+        compress: str = "off",
         hash: Hash = "xxh3",  # noqa: A002
         incremental: bool = False,
         full_every: int = 20,
@@ -205,18 +214,28 @@ class Checkpointer:
         """Open the place; nothing is read or written yet."""
         if on_busy not in {"wait", "refuse"}:
             raise InvalidInputError(f"on_busy cannot be '{on_busy}'; one of: wait, refuse")
-        if keep_every is not None and keep_last is None:
-            raise InvalidInputError("keep_every says what is kept beside the newest: give keep_last, too")
-        if keep_last is not None and keep_last < 1:
-            raise InvalidInputError("keep_last counts from 1 on")
+        for last, every in ((keep_last, keep_every), (mirror_keep_last, mirror_keep_every)):
+            if every is not None and last is None:
+                raise InvalidInputError("keep_every says what is kept beside the newest: give keep_last, too")
+            if last is not None and last < 1:
+                raise InvalidInputError("keep_last counts from 1 on")
         if full_every < 1:
             raise InvalidInputError("full_every counts from 1 on")
         if overwrite and single_writer:
             raise InvalidInputError("overwrite and single_writer are two ways to publish: one of them")
-        if mirror is not None:
-            raise InvalidInputError("mirror: copies to another place are made by `forebay ckpt drain`")
+        mirrors = [mirror] if isinstance(mirror, (str, os.PathLike)) else list(mirror or ())
         self._native = NativeCheckpoints(
-            os.fspath(url), {"endpoint": endpoint, "region": region, "addressing": addressing}
+            os.fspath(url),
+            {
+                "mirrors": [os.fspath(one) for one in mirrors],
+                "keep_last": keep_last,
+                "keep_every": keep_every,
+                "mirror_keep_last": mirror_keep_last,
+                "mirror_keep_every": mirror_keep_every,
+                "endpoint": endpoint,
+                "region": region,
+                "addressing": addressing,
+            },
         )
         self._ranks = Ranks(rank, world, coordinate, run_id)
         self._staging = Staging(staging_bytes)
@@ -232,8 +251,7 @@ class Checkpointer:
             "chunk_bytes": chunk_bytes,
             "publish": "replace" if overwrite else "single_writer" if single_writer else "if_absent",
             "timeout": timeout,
-            "keep_last": keep_last,
-            "keep_every": keep_every,
+            "compress": compress,
             "rank": self._ranks.rank,
             "world": self._ranks.world,
         }
@@ -286,10 +304,7 @@ class Checkpointer:
             step, take, self._native.draw, self._base_step, NativeCheckpoints.derive
         )
         slices = [part for part, is_owned in zip(flat.slices, agreed.is_owned, strict=True) if is_owned]
-        places, total = ckpt_layout([part.row() for part in slices])
-        area = self._staging.fit(total, is_pinned=any(is_on_gpu(part.source) for part in slices))
-        self._staging.copy(area, slices, places)
-        rows = [(*part.row(), place) for part, place in zip(slices, places, strict=True)]
+        area, rows, keep = self._stage(slices)
         others: list[tuple[str, str, Any]] = [(name, "opaque", data) for name, data in flat.opaques.items()]
         if self.rank == 0 or agreed.is_different:
             others.append((STRUCTURE, "value", flat.structure))
@@ -299,13 +314,48 @@ class Checkpointer:
             "step": step,
             "attempt": agreed.attempt,
             "base_step": agreed.base_step,
+            "keep": keep,
             "metadata": {**_scalars(state), **(metadata or {})},
         }
         native = self._native.save(area, rows, others, options)
-        job = SaveJob(native, step, total, list(self._staging.notes))
+        job = SaveJob(native, step, sum(part.nbytes for part in slices), list(self._staging.notes))
         self._flight.job = job
+        if keep:
+            job.notes.append("larger than staging_bytes: written from where it is while save waited")
+            try:
+                native.wait(None, "written")
+            except BaseException:
+                # What is to be written would be changed by whoever goes on.
+                native.cancel()
+                raise
         job.stall_seconds = time.perf_counter() - begun
         return job
+
+    def _stage(
+        self, slices: Sequence[Slice]
+    ) -> tuple[MutableBuffer, list[tuple[str, str, list[int], list[int], list[int], int, bool]], list[Any]]:
+        """Copy slices to the staging area.
+
+        Where they do not fit, only those are copied that are not in plain memory of this machine; the others
+        are written from where they are, which is given to be kept.
+        """
+        _, total = ckpt_layout([part.row() for part in slices])
+        lent: list[tuple[Slice, int]] = []
+        if self._staging.limit is not None and total > self._staging.limit:
+            rest = []
+            for part in slices:
+                address = address_of(part.source) if part.nbytes > 0 else None
+                if address is None:
+                    rest.append(part)
+                else:
+                    lent.append((part, address))
+            slices = rest
+        places, total = ckpt_layout([part.row() for part in slices])
+        area = self._staging.fit(total, is_pinned=any(is_on_gpu(part.source) for part in slices))
+        self._staging.copy(area, slices, places)
+        rows = [(*part.row(), place, False) for part, place in zip(slices, places, strict=True)]
+        rows.extend((*part.row(), address, True) for part, address in lent)
+        return area, rows, [part.source for part, _ in lent]
 
     def _own_keys(self) -> tuple[str, ...]:
         return self._per_rank if self.world > 1 else ()
@@ -349,7 +399,8 @@ class Checkpointer:
             raise InvalidInputError("the checkpointer is closed")
         found, damaged = self._native.open(step)
         for other, error in damaged:
-            warnings.warn(f"step {other} is newer, and cannot be read: {error}", stacklevel=3)
+            what = "another place" if other is None else f"step {other} is newer or nearer, and"
+            warnings.warn(f"{what} cannot be read: {error}", stacklevel=3)
         if found is None:
             kind = CorruptDataError if damaged else NotFoundError
             raise kind(f"there is no checkpoint that can be read at {self.url}")
@@ -425,6 +476,11 @@ class Checkpointer:
         report: dict[str, Any] = json.loads(self._open(step).verify())
         return {**report, "is_whole": not report["damages"]}
 
+    def drain(self) -> None:
+        """Wait until everything is copied to the mirror, and what is not to be kept is removed."""
+        if self.rank == 0:
+            self._native.settle()
+
     def delete(self, step: int) -> dict[str, Any]:
         """Remove a checkpoint; what others reference of it stays."""
         if step not in self.steps():
@@ -455,6 +511,11 @@ class Checkpointer:
         self._finalizer.detach()
         if job is not None and not job._is_seen:
             job.result()
+        trouble = None if job is None else job._native.trouble()
+        if trouble is not None:
+            warnings.warn(
+                f"old checkpoints were not removed, or new ones not copied: {trouble}", stacklevel=2
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
 //! Loading into fresh memory, and into memory of the caller.
 //!
-//! Fresh memory is one region, cut at page boundaries, which is read into directly; it goes when the last tensor over it does. Memory of the caller is seldom
-//! aligned to pages, so it is filled from a few reused slots: boxes are cut to fit them, loaded and verified there, and copied while the
+//! Fresh memory is one region, cut at page boundaries, which is read into directly; it goes when the last tensor over it does. So is memory of the caller that
+//! lies at page boundaries, such as what was loaded here before. Other memory is filled from a few reused slots: boxes are cut to fit them, loaded and verified there, and copied while the
 //! next ones are read. What is beside the caller's memory is [`SLOTS_MAX`] slots and no more.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,18 +14,18 @@ use pyo3::prelude::*;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::stage::lent;
 use super::{Place, refused};
-use crate::buffer;
-use crate::errors;
-use crate::ledger::PyLedger;
 use crate::process::Process;
-use crate::wait::wait;
 
 /// Bytes of a slot: several chunks, so that reads are large and hashing goes on beside them.
 const SLOT_BYTES: usize = 32 << 20;
 
 /// Slots at once: one is read, one is hashed, one is copied, and one is spare.
 const SLOTS_MAX: usize = 4;
+
+/// Bytes from which on memory of whole pages is read into where it is: below, the slots do as well.
+const DIRECT_BYTES_MIN: usize = 1 << 20;
 
 /// Name, offsets, lengths and bytes of a box.
 pub(crate) type WantRow = (String, Vec<u64>, Vec<u64>, usize);
@@ -51,26 +51,19 @@ impl Slots {
     }
 }
 
-pub(super) fn load<'py>(
-    py: Python<'py>,
+/// Load boxes into fresh memory.
+pub(super) async fn load(
     place: &Place,
-    checkpoint: &Checkpoint,
-    wants: Vec<WantRow>,
-) -> PyResult<(Vec<Bound<'py, PyAny>>, PyLedger)> {
-    let raise = |error: Error| errors::raise(py, &error);
-    let sizes = wants.iter().map(|(_, _, _, bytes)| *bytes);
-    let total = pages_of(sizes).map_err(raise)?;
-    let mut rest = place.process.own_buf(total).map_err(raise)?;
+    checkpoint: Checkpoint,
+    wants: &Arc<[WantRow]>,
+) -> Result<(Vec<AlignedBuf>, Ledger)> {
+    let total = pages_of(wants.iter().map(|(_, _, _, bytes)| *bytes))?;
+    let mut rest = place.process.own_buf(total)?;
     rest.set_len(total);
-    let wants = cut(wants, &mut rest);
-    let loaded = wait(py, place.process, load_apart(checkpoint, wants))?;
+    let loaded = load_apart(&checkpoint, cut(wants.to_vec(), &mut rest)).await?;
     let mut ledger = loaded.ledger;
     ledger.merge(&checkpoint.ledger());
-    let buffers = loaded
-        .memory
-        .into_iter()
-        .map(|memory| buffer::new_mutable(py, memory));
-    Ok((buffers.collect::<PyResult<_>>()?, PyLedger::from(ledger)))
+    Ok((loaded.memory, ledger))
 }
 
 /// Load on a thread of the runtime's, where the future is made and stays; it is dropped when nobody waits for it any more.
@@ -118,7 +111,7 @@ fn cut(wants: Vec<WantRow>, rest: &mut AlignedBuf) -> Vec<Want> {
 
 /// A box of a tensor, and the address of the caller's memory for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Piece {
+pub(super) struct Piece {
     name: String,
     offsets: Vec<u64>,
     lengths: Vec<u64>,
@@ -126,41 +119,94 @@ struct Piece {
     bytes: usize,
 }
 
-pub(super) fn load_into(
-    py: Python<'_>,
-    place: &Place,
-    checkpoint: &Checkpoint,
-    rows: Vec<IntoRow>,
-) -> PyResult<PyLedger> {
-    let raise = |error: Error| errors::raise(py, &error);
-    let mut batches = Vec::new();
-    for (name, offsets, lengths, address, bytes) in rows {
+impl Piece {
+    /// True when it is read where it belongs: disks reach memory of whole pages by themselves.
+    fn is_direct(&self) -> bool {
+        self.address.is_multiple_of(PAGE) && self.bytes >= DIRECT_BYTES_MIN
+    }
+}
+
+/// Rows that make sense.
+pub(super) fn checked(rows: Vec<IntoRow>) -> Result<Vec<Piece>> {
+    let pieces = rows.into_iter().map(|(name, offsets, lengths, address, bytes)| {
         let elements: u64 = lengths.iter().product();
         if bytes > 0 && (address == 0 || elements == 0 || !(bytes as u64 * 8).is_multiple_of(elements)) {
-            let message = format!("{name:?}: {bytes} bytes for {elements} elements");
-            return Err(raise(refused(message)));
+            return Err(refused(format!(
+                "{name:?}: {bytes} bytes for {elements} elements"
+            )));
         }
-        let piece = Piece {
+        Ok(Piece {
             name,
             offsets,
             lengths,
             address,
             bytes,
-        };
-        halve(piece, &mut batches);
+        })
+    });
+    pieces.collect()
+}
+
+/// Load boxes into memory of the caller.
+pub(super) async fn load_into(
+    place: &Place,
+    checkpoint: Checkpoint,
+    pieces: &[Piece],
+    keep: &Arc<Option<Py<PyAny>>>,
+) -> Result<Ledger> {
+    let (direct, others): (Vec<Piece>, Vec<Piece>) = pieces.iter().cloned().partition(Piece::is_direct);
+    let mut ledger = fill_direct(&checkpoint, direct, keep).await?;
+    let mut cut = Vec::new();
+    for piece in others {
+        halve(piece, &mut cut);
     }
-    let batches = batched(batches);
-    let filled = async {
-        let loads = batches.into_iter().map(|batch| fill(place, checkpoint, batch));
-        let mut loads = stream::iter(loads).buffer_unordered(SLOTS_MAX);
-        let mut ledger = Ledger::default();
-        while let Some(more) = loads.try_next().await? {
-            ledger.merge(&more);
+    let checkpoint = &checkpoint;
+    let loads = batched(cut)
+        .into_iter()
+        .map(|batch| fill(place, checkpoint, batch));
+    let mut loads = stream::iter(loads).buffer_unordered(SLOTS_MAX);
+    while let Some(more) = loads.try_next().await? {
+        ledger.merge(&more);
+    }
+    ledger.merge(&checkpoint.ledger());
+    Ok(ledger)
+}
+
+/// Read pieces straight into the caller's memory. A wait that is broken off may leave reads that go on for a moment: the memory is kept until then.
+async fn fill_direct(
+    checkpoint: &Checkpoint,
+    pieces: Vec<Piece>,
+    keep: &Arc<Option<Py<PyAny>>>,
+) -> Result<Ledger> {
+    if pieces.is_empty() {
+        return Ok(Ledger::default());
+    }
+    let mut wants = Vec::with_capacity(pieces.len());
+    for Piece {
+        name,
+        offsets,
+        lengths,
+        address,
+        bytes,
+    } in pieces.iter().cloned()
+    {
+        let memory = lent(address, bytes, Arc::clone(keep))?;
+        wants.push(Want {
+            name,
+            offsets,
+            lengths,
+            memory,
+        });
+    }
+    let loaded = load_apart(checkpoint, wants).await?;
+    let mut ledger = loaded.ledger;
+    for (piece, memory) in pieces.iter().zip(&loaded.memory) {
+        // A read that was tried again comes back in other memory.
+        if memory.as_ptr().addr() != piece.address {
+            let path = ledger.paths.keys().next().copied().unwrap_or(DataPath::Memory);
+            ledger.record_copy(path, put(piece, memory));
         }
-        ledger.merge(&checkpoint.ledger());
-        Ok(ledger)
-    };
-    Ok(PyLedger::from(wait(py, place.process, filled)?))
+    }
+    Ok(ledger)
 }
 
 /// Cut a box that is larger than a slot in two, along the first side that can be cut, so that each half lies in one run of the caller's memory.
@@ -172,7 +218,7 @@ fn halve(piece: Piece, pieces: &mut Vec<Piece>) {
     };
     let length = piece.lengths.get(side).copied().unwrap_or(1);
     // Eight elements of any type are whole bytes.
-    let first = if length < 16 { length / 2 } else { length / 2 & !7 };
+    let first = if length < 16 { length / 2 } else { (length / 2) & !7 };
     let first_bytes = (piece.bytes as u128 * u128::from(first) / u128::from(length)) as usize;
     let (mut front, mut back) = (piece.clone(), piece);
     if let (Some(front), Some(back), Some(offset)) = (

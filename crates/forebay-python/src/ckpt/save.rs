@@ -6,17 +6,16 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay_ckpt::{
-    Alias, Attempt, GcOptions, HashKind, Item, ItemData, Publish, Save, SaveOptions, Value, gc,
-};
+use forebay_ckpt::{Alias, Attempt, HashKind, Item, ItemData, Publish, Save, SaveOptions, Value};
 use forebay_core::{Error, ErrorKind, Ledger, Result};
 use forebay_io::{AlignedBuf, Buf};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use serde::Serialize;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
-use super::stage::spec_of;
+use super::stage::{lent, spec_of};
 use super::value::{to_metadata, to_value};
 use super::{Place, dtype_of, get, need, refused, to_json};
 use crate::buffer;
@@ -26,8 +25,8 @@ use crate::ledger::PyLedger;
 use crate::process::{self, Process};
 use crate::wait::wait;
 
-/// Name, dtype, shape of the tensor, offsets and lengths of the slice, and where it lies in the staging area.
-pub(crate) type SliceRow = (String, String, Vec<u64>, Vec<u64>, Vec<u64>, usize);
+/// Name, dtype, shape of the tensor, offsets and lengths of the slice, and where it lies: an offset in the staging area, or an address.
+pub(crate) type SliceRow = (String, String, Vec<u64>, Vec<u64>, Vec<u64>, usize, bool);
 
 /// Name, kind and content of what is no slice.
 pub(crate) type OtherRow<'py> = (String, String, Bound<'py, PyAny>);
@@ -41,6 +40,7 @@ type AliasRow = (String, String, u64, Vec<u64>, Vec<u64>);
 pub(crate) struct PyNativeSave {
     process: ForkGuard<&'static Process>,
     state: Arc<State>,
+    task: AbortHandle,
 }
 
 #[derive(Debug)]
@@ -48,11 +48,17 @@ struct State {
     /// How far it is.
     stage: watch::Sender<Stage>,
     outcome: Mutex<Option<Result<Done>>>,
+    /// What went wrong after it was done.
+    trouble: Mutex<Option<Error>>,
 }
 
 impl State {
     fn outcome(&self) -> MutexGuard<'_, Option<Result<Done>>> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Option<Error>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -60,9 +66,11 @@ impl State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Running,
+    /// The state was written, and memory of the caller is not looked at any more.
+    Written,
     /// It is known how it went.
     Done,
-    /// What is done afterwards is done, too: old checkpoints are removed.
+    /// What is done afterwards is done, too: old checkpoints are removed, new ones copied to other places.
     Settled,
 }
 
@@ -123,7 +131,9 @@ pub(super) fn begin(
         Some(staging) => buffer::take(staging, "save")?.map(AlignedBuf::freeze),
         None => None,
     };
-    items.extend(slice_items(area.as_ref(), slices).map_err(raise)?);
+    // What keeps memory that is named by addresses; dropped without the interpreter lock, which is taken for it.
+    let keep: Option<Py<PyAny>> = get(given, "keep")?;
+    items.extend(slice_items(area.as_ref(), slices, &Arc::new(keep)).map_err(raise)?);
     let order = Order {
         place: place.clone(),
         options,
@@ -135,26 +145,26 @@ pub(super) fn begin(
     let state = Arc::new(State {
         stage: watch::Sender::new(Stage::Running),
         outcome: Mutex::new(None),
+        trouble: Mutex::new(None),
     });
     let told = Arc::clone(&state);
-    let (place_after, keep) = (place.clone(), keep_of(given)?);
-    place.process.runtime().spawn(async move {
+    let after = place.clone();
+    let task = place.process.runtime().spawn(async move {
         let guard = Guarded(told);
-        let done = order.run().await;
+        let done = order.run(&guard.0).await;
         let is_first_and_good = rank == 0 && done.is_ok();
         guard.0.outcome().replace(done);
         guard.0.stage.send_replace(Stage::Done);
-        if let Some(keep) = keep.filter(|_| is_first_and_good) {
-            let collected = gc(Arc::clone(&place_after.store), &place_after.context, &keep).await;
-            if let Err(error) = collected {
-                // The next save tries again.
-                tracing::warn!(%error, "old checkpoints were not removed");
-            }
+        if is_first_and_good && let Err(error) = after.settle().await {
+            // The next save tries again.
+            tracing::warn!(%error, "old checkpoints were not removed, or new ones not copied");
+            guard.0.trouble().replace(error);
         }
     });
     Ok(PyNativeSave {
         process: ForkGuard::new(place.process),
         state,
+        task: task.abort_handle(),
     })
 }
 
@@ -170,7 +180,7 @@ impl Drop for Guarded {
 }
 
 impl Order {
-    async fn run(self) -> Result<Done> {
+    async fn run(self, state: &State) -> Result<Done> {
         let clock = Arc::clone(self.place.context.clock());
         let begun = clock.now();
         let Self {
@@ -200,6 +210,7 @@ impl Order {
                 return Err(error);
             }
         };
+        state.stage.send_replace(Stage::Written);
         let mut ledger = saved.ledger;
         let manifest = if is_first {
             let committed = save.commit(metadata, timeout).await?;
@@ -227,16 +238,6 @@ impl Order {
     }
 }
 
-/// What is to be kept once the save is done; None for everything.
-fn keep_of(given: &Bound<'_, PyDict>) -> PyResult<Option<GcOptions>> {
-    let keep = GcOptions {
-        keep_last: get(given, "keep_last")?,
-        keep_every: get(given, "keep_every")?,
-        ..GcOptions::default()
-    };
-    Ok(keep.keep_last.is_some().then_some(keep))
-}
-
 fn options_of(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<SaveOptions> {
     let raise = |error: Error| errors::raise(py, &error);
     let attempt: String = need(given, "attempt")?;
@@ -248,6 +249,9 @@ fn options_of(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<SaveOptions
         options.chunk_bytes = bytes;
     }
     options.base_step = get(given, "base_step")?;
+    if let Some(text) = get::<String>(given, "compress")? {
+        options.compress = text.parse().map_err(raise)?;
+    }
     let publish: String = need(given, "publish")?;
     options.publish = match publish.as_str() {
         "if_absent" => Publish::IfAbsent,
@@ -277,13 +281,21 @@ fn hash_of(name: &str) -> Result<HashKind> {
     })
 }
 
-fn slice_items(area: Option<&Buf>, slices: Vec<SliceRow>) -> Result<Vec<Item>> {
+fn slice_items(
+    area: Option<&Buf>,
+    slices: Vec<SliceRow>,
+    keep: &Arc<Option<Py<PyAny>>>,
+) -> Result<Vec<Item>> {
     let mut items = Vec::with_capacity(slices.len());
     let nothing = Buf::copy_of(&[])?;
-    for (name, dtype, shape, offsets, lengths, at) in slices {
+    for (name, dtype, shape, offsets, lengths, at, is_address) in slices {
         let spec = spec_of(&name, &dtype, shape, offsets, lengths)?;
-        let end = at.saturating_add(spec.bytes() as usize);
-        let bytes = area.unwrap_or(&nothing).slice(at..end);
+        let len = spec.bytes() as usize;
+        let bytes = if is_address && len > 0 {
+            lent(at, len, Arc::clone(keep))?.freeze()
+        } else {
+            area.unwrap_or(&nothing).slice(at..at.saturating_add(len))
+        };
         let data = ItemData::Slice(spec, bytes);
         items.push(Item { name, data });
     }
@@ -321,10 +333,9 @@ impl PyNativeSave {
         *self.state.stage.borrow() >= Stage::Done
     }
 
-    /// Wait until it is over, at most so many seconds; gives whether it is. Says nothing of how it went. With ``settled``, until old checkpoints
-    /// are removed, too.
-    #[pyo3(signature = (timeout=None, settled=false))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>, settled: bool) -> PyResult<bool> {
+    /// Wait until it is ``written``, ``done`` or ``settled``, at most so many seconds; gives whether it is. Says nothing of how it went.
+    #[pyo3(signature = (timeout=None, until="done"))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>, until: &str) -> PyResult<bool> {
         let raise = |error: Error| errors::raise(py, &error);
         let Some(process) = self.process.get() else {
             return Err(raise(process::other_process("save", "save")));
@@ -333,7 +344,11 @@ impl PyNativeSave {
         let timeout = timeout
             .transpose()
             .map_err(|error| raise(refused("a time to wait is a number of seconds").with_source(error)))?;
-        let wanted = if settled { Stage::Settled } else { Stage::Done };
+        let wanted = match until {
+            "written" => Stage::Written,
+            "settled" => Stage::Settled,
+            _ => Stage::Done,
+        };
         let mut stage = self.state.stage.subscribe();
         wait(py, process, async move {
             let ended = stage.wait_for(|stage| *stage >= wanted);
@@ -342,6 +357,18 @@ impl PyNativeSave {
                 None => ended.await.is_ok(),
             })
         })
+    }
+
+    /// Break it off, unless the state was written already.
+    fn cancel(&self) {
+        if *self.state.stage.borrow() < Stage::Written {
+            self.task.abort();
+        }
+    }
+
+    /// What went wrong after it was done, if something did: with the removal of old checkpoints, or copies to other places.
+    fn trouble(&self) -> Option<String> {
+        self.state.trouble().as_ref().map(Error::to_string)
     }
 
     /// What was saved, as JSON, with the ledger; raises what went wrong. None before it is over.

@@ -3,7 +3,8 @@
 //! Slices lie in it as they will in the payload, so that they are written from where they are. Tensors of the host are copied by threads of ours,
 //! in pieces, without the interpreter lock; whatever else there is (devices, strides) torch copies through views of the same memory.
 
-use std::sync::{Mutex, PoisonError};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_ckpt::{SliceSpec, file_order};
 use forebay_core::{Error, ErrorKind, Result};
@@ -41,6 +42,15 @@ pub(super) fn spec_of(
         Ok(()) => Ok(spec),
         Err(why) => Err(refused(format!("{name:?}: {why}"))),
     }
+}
+
+/// A buffer over memory of Python objects, which `keep` keeps.
+pub(super) fn lent(address: usize, len: usize, keep: Arc<Option<Py<PyAny>>>) -> Result<AlignedBuf> {
+    let ptr = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(address));
+    let ptr = ptr.ok_or_else(|| refused("there is nothing at that address"))?;
+    // SAFETY: the caller of the Python function says that `len` bytes are there, and that what it gave us to keep keeps them; whoever changes them meanwhile
+    // can tear what is saved or loaded, which the caller is told.
+    Ok(unsafe { AlignedBuf::lent(ptr, len, Box::new(keep)) })
 }
 
 /// Where slices lie in a staging area: an offset for each, in their order, and the bytes of all.
