@@ -16,11 +16,12 @@ mod save;
 mod stage;
 mod value;
 
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use forebay_ckpt::{
-    Attempt, Drainer, DrainerOptions, GcOptions, Listed, Manifest, Placed, Retention, Tier, Tiers, gc, list,
-    newest,
+    Attempt, Checkpoint, Drainer, DrainerOptions, GcOptions, KeyWrap, Keys, Listed, Manifest, Placed,
+    PublicKey, Retention, SigningKey, Tier, Tiers, gc, list, newest,
 };
 use forebay_core::{Error, ErrorKind, Location, Result, Scheme};
 use forebay_store::{Context, Store};
@@ -56,6 +57,34 @@ struct Place {
     tiers: Tiers,
     drainer: Arc<OnceLock<Drainer>>,
     slots: load::Slots,
+    secrets: Arc<Secrets>,
+}
+
+/// Who may read what is saved, and whose checkpoints are taken for good.
+#[derive(Debug, Default)]
+struct Secrets {
+    keys: Keys,
+    sign: Option<SigningKey>,
+    /// Any checkpoint will do, without them.
+    trusted: Vec<PublicKey>,
+}
+
+impl Secrets {
+    fn of(py: Python<'_>, given: &Bound<'_, PyDict>, context: &Context) -> PyResult<Self> {
+        let raise = |error: Error| errors::raise(py, &error);
+        let keys: Vec<String> = get(given, "keys")?.unwrap_or_default();
+        let keys = keys.iter().map(|key| KeyWrap::parse(key, context.environment()));
+        let keys = keys.collect::<Result<Vec<_>>>().map_err(raise)?;
+        let sign: Option<PathBuf> = get(given, "sign")?;
+        let sign = sign.map(|path| SigningKey::file(&path));
+        let trusted: Vec<PathBuf> = get(given, "trust")?.unwrap_or_default();
+        let trusted = trusted.iter().map(|path| PublicKey::file(path));
+        Ok(Self {
+            keys: Keys::new(keys),
+            sign: sign.transpose().map_err(raise)?,
+            trusted: trusted.collect::<Result<_>>().map_err(raise)?,
+        })
+    }
 }
 
 impl Place {
@@ -82,7 +111,18 @@ impl Place {
             tiers,
             drainer: Arc::default(),
             slots: load::Slots::default(),
+            secrets: Arc::default(),
         })
+    }
+
+    /// A checkpoint with the keys to read it; refuses one that nobody trusted has signed, where that is asked for.
+    fn prepared(&self, checkpoint: &Checkpoint) -> Result<Checkpoint> {
+        let Secrets { keys, trusted, .. } = &*self.secrets;
+        let checkpoint = checkpoint.with_keys(keys.clone());
+        if trusted.is_empty() {
+            return Ok(checkpoint);
+        }
+        checkpoint.require_signature(trusted)
     }
 
     /// Steps with a manifest of the nearest place that can be read, and the names of all places that have them.
@@ -167,7 +207,9 @@ impl PyNativeCheckpoints {
             retention_of(options, "mirror_keep_last", "mirror_keep_every")?,
         ];
         let context = choices.context(process.context());
+        let secrets = Arc::new(Secrets::of(py, options, &context)?);
         let place = wait(py, process, Place::open(process, context, locations, retentions))?;
+        let place = Place { secrets, ..place };
         Ok(Self {
             opened: ForkGuard::new(Inside::new(process, place)),
         })
@@ -232,7 +274,7 @@ impl PyNativeCheckpoints {
         let (store, context) = (Arc::clone(&place.store), &place.context);
         let (checkpoint, damaged) = match step {
             Some(step) => {
-                let open = forebay_ckpt::Checkpoint::open(store, context, step);
+                let open = Checkpoint::open(store, context, step);
                 (Some(wait(py, place.process, open)?), Vec::new())
             }
             None => wait(py, place.process, newest(store, context))?,
@@ -240,7 +282,11 @@ impl PyNativeCheckpoints {
         let damaged = damaged
             .into_iter()
             .map(|(step, error)| (Some(step), error.to_string()));
-        let opened = checkpoint.map(|checkpoint| PyNativeCheckpoint::new(place, checkpoint, None));
+        let prepared = checkpoint
+            .map(|checkpoint| place.prepared(&checkpoint))
+            .transpose();
+        let prepared = prepared.map_err(|error| errors::raise(py, &error))?;
+        let opened = prepared.map(|checkpoint| PyNativeCheckpoint::new(place, checkpoint, None));
         Ok((opened, damaged.collect()))
     }
 

@@ -191,6 +191,26 @@ def test_compressed_states_come_back(place: Path, compress: str) -> None:
         assert_same(ckpt.load(framework="numpy"), given)
 
 
+def test_sealed_states_need_their_key(place: Path, tmp_path: Path) -> None:
+    keys = []
+    for name in ("one", "other"):
+        key = tmp_path / name
+        key.write_bytes(bytes(range(32)) if name == "one" else bytes(32))
+        key.chmod(0o600)
+        keys.append(str(key))
+    given = {"secret": numpy.full(5000, 77, dtype="uint8"), "w": numpy.arange(9000.0)}
+    with forebay.Checkpointer(place, key=keys[0]) as ckpt:
+        ckpt.save(1, given).wait()
+        assert_same(ckpt.load(framework="numpy"), given)
+        assert "aes-256-gcm" in ckpt.checkpoints()[0]["features"]
+    assert not any(bytes([77]) * 100 in path.read_bytes() for path in place.rglob("*.chunks"))
+    for options in ({}, {"key": keys[1]}):
+        with forebay.Checkpointer(place, **options) as ckpt, pytest.raises(forebay.ForebayError, match="key"):
+            ckpt.load(framework="numpy")
+    with forebay.Checkpointer(place, key=keys) as ckpt:
+        assert_same(ckpt.load(framework="numpy"), given)
+
+
 def test_shared_arrays_are_stored_once(place: Path) -> None:
     shared = numpy.arange(100_000, dtype="float64")
     with forebay.Checkpointer(place) as ckpt:

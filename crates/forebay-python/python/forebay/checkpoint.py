@@ -159,6 +159,10 @@ class Checkpointer:
         keep_every: beside them, those whose step is a multiple of this.
         mirror_keep_last: what mirrors keep; everything, unless said otherwise.
         mirror_keep_every: beside them, those whose step is a multiple of this.
+        key: seal everything for those who have this key, or one of several: ``file:PATH``, ``env``,
+            ``command:PROGRAM ARGUMENTS``, or a path. The same to load it.
+        sign: file with a private key to sign checkpoints by; takes ``blake3`` or ``sha256`` for `hash`.
+        trust: files with public keys: only what one of them has signed is loaded.
         compress: ``off``, ``lz4``, ``zstd``, ``zstd:LEVEL``, or ``auto``: what pays for weights.
         hash: of every chunk: ``xxh3`` against accidents; ``blake3`` or ``sha256`` against tampering, too.
         incremental: reference chunks that the checkpoint before has instead of writing them.
@@ -192,6 +196,9 @@ class Checkpointer:
         mirror_keep_last: int | None = None,
         mirror_keep_every: int | None = None,
         compress: str = "off",
+        key: str | Sequence[str] | None = None,
+        sign: Url | None = None,
+        trust: Url | Sequence[Url] | None = None,
         hash: Hash = "xxh3",  # noqa: A002
         incremental: bool = False,
         full_every: int = 20,
@@ -223,15 +230,17 @@ class Checkpointer:
             raise InvalidInputError("full_every counts from 1 on")
         if overwrite and single_writer:
             raise InvalidInputError("overwrite and single_writer are two ways to publish: one of them")
-        mirrors = [mirror] if isinstance(mirror, (str, os.PathLike)) else list(mirror or ())
         self._native = NativeCheckpoints(
             os.fspath(url),
             {
-                "mirrors": [os.fspath(one) for one in mirrors],
+                "mirrors": [os.fspath(one) for one in _listed(mirror)],
                 "keep_last": keep_last,
                 "keep_every": keep_every,
                 "mirror_keep_last": mirror_keep_last,
                 "mirror_keep_every": mirror_keep_every,
+                "keys": [key] if isinstance(key, str) else list(key or ()),
+                "sign": None if sign is None else os.fspath(sign),
+                "trust": [os.fspath(one) for one in _listed(trust)],
                 "endpoint": endpoint,
                 "region": region,
                 "addressing": addressing,
@@ -532,6 +541,10 @@ class Checkpointer:
             # The error that is under way says more than one of the save.
             with contextlib.suppress(Exception):
                 self.close()
+
+
+def _listed(given: Url | Sequence[Url] | None) -> list[Url]:
+    return [given] if isinstance(given, (str, os.PathLike)) else list(given or ())
 
 
 def _scalars(state: Any) -> dict[str, Any]:

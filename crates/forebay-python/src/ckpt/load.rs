@@ -218,7 +218,11 @@ fn halve(piece: Piece, pieces: &mut Vec<Piece>) {
     };
     let length = piece.lengths.get(side).copied().unwrap_or(1);
     // Eight elements of any type are whole bytes.
-    let first = if length < 16 { length / 2 } else { (length / 2) & !7 };
+    let first = if length < 16 {
+        length / 2
+    } else {
+        (length / 2) & !7
+    };
     let first_bytes = (piece.bytes as u128 * u128::from(first) / u128::from(length)) as usize;
     let (mut front, mut back) = (piece.clone(), piece);
     if let (Some(front), Some(back), Some(offset)) = (

@@ -60,7 +60,7 @@ impl Opened {
             let next = wait(py, self.place.process, async {
                 let mut tiered = tiered.lock().await;
                 tiered.fall_back(error).await?;
-                Ok(tiered.checkpoint().clone())
+                self.place.prepared(tiered.checkpoint())
             })?;
             *self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner) = next;
         }
@@ -124,7 +124,8 @@ impl PyNativeCheckpoint {
         let passed = tiered.from().not_from.iter();
         let passed = passed.map(|tried| (tried.step, format!("{}: {}", tried.tier, tried.why)));
         let passed = passed.collect();
-        let checkpoint = tiered.checkpoint().clone();
+        let checkpoint = place.prepared(tiered.checkpoint());
+        let checkpoint = checkpoint.map_err(|error| errors::raise(py, &error))?;
         Ok((Some(Self::new(place, checkpoint, Some(tiered))), passed))
     }
 
@@ -147,6 +148,7 @@ pub(super) fn described<'py>(py: Python<'py>, manifest: &Manifest) -> PyResult<B
     row.set_item("hash", manifest.hash.name())?;
     row.set_item("chunk_bytes", manifest.chunk_bytes)?;
     row.set_item("publish", manifest.publish.name())?;
+    row.set_item("features", &manifest.features)?;
     row.set_item("base", manifest.base.map(|base| base.step))?;
     row.set_item("chain", manifest.base.map_or(0, |base| base.chain))?;
     row.set_item("metadata", from_value(py, &manifest.metadata)?)?;

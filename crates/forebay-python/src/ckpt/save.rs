@@ -120,7 +120,9 @@ pub(super) fn begin(
     let timeout = Duration::try_from_secs_f64(timeout).map_err(|error| {
         raise(refused("a time to wait is a number of seconds from 0 on").with_source(error))
     })?;
-    let options = options_of(py, given)?;
+    let mut options = options_of(py, given)?;
+    options.seal = place.secrets.keys.clone();
+    options.sign.clone_from(&place.secrets.sign);
     let metadata: Bound<'_, PyAny> = need(given, "metadata")?;
     let metadata = to_metadata(&metadata)?;
     let mut items = others
