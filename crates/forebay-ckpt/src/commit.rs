@@ -10,6 +10,7 @@ use forebay_io::Buf;
 use forebay_store::{Entry as Row, ListOptions, PutMode, PutOptions, StoreExt};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
+use crate::access_log::AccessOp;
 use crate::entry::Entry;
 use crate::index::{self, Found, IndexHead};
 use crate::manifest::{BaseRow, FileRow, Manifest, Publish};
@@ -95,6 +96,11 @@ impl Save {
             return Err(
                 Error::new(ErrorKind::Precondition, "commit", message).at(self.source.store.location())
             );
+        }
+        if let Some(log) = &self.options.access_log {
+            let which = (self.options.step, Some(self.options.attempt));
+            log.note(&self.source.context, &*self.source.store, AccessOp::Save, which)
+                .await?;
         }
         ledger.merge(&self.put_manifest(&manifest, &bytes).await?);
         Ok(Committed { manifest, ledger })

@@ -16,6 +16,7 @@
 //! The bytes are specified in `docs/formats/checkpoint.md`. `wire`, `tree`, `part`, `index`, `manifest`, `layout` and `codec` are pure; `pages` and `open` read, `save` and
 //! `commit` write.
 
+mod access_log;
 mod codec;
 mod commit;
 mod diff;
@@ -49,6 +50,7 @@ mod value;
 mod verify;
 mod wire;
 
+pub use access_log::{AccessLine, AccessLog, AccessOp, LogVerified};
 pub use codec::Compress;
 pub use commit::Committed;
 pub use diff::{Change, Diff, Difference, diff};

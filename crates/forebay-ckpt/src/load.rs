@@ -66,6 +66,7 @@ impl Checkpoint {
     /// Fill the memory of every want. `NotFound` names a tensor that is not there, `Corrupt` the tensor and the bytes that are damaged or
     /// that no slice has.
     pub async fn load(&self, wants: Vec<Want>) -> Result<Loaded> {
+        self.note_load().await?;
         let resolved = stream::iter(wants).map(|want| alias::resolve(self, want));
         let resolved: Vec<_> = resolved.buffered(PLANS_AT_ONCE).try_collect().await?;
         let (mut wants, mut plans, mut views) = (Vec::new(), Vec::new(), Vec::new());

@@ -8,6 +8,7 @@ use forebay_store::{Context, ReadOptions, Store, StoreExt};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::OnceCell;
 
+use crate::access_log::{AccessLog, AccessOp};
 use crate::entry::{ChunkRecord, Content, Entry};
 use crate::hash::{Digest, sha256};
 use crate::index::{Found, IndexHead};
@@ -138,6 +139,7 @@ pub struct Checkpoint(Arc<Inner>, Arc<Vault>);
 struct Vault {
     keys: Keys,
     opener: OnceCell<Arc<Opener>>,
+    access_log: Option<AccessLog>,
 }
 
 #[derive(Debug)]
@@ -192,8 +194,30 @@ impl Checkpoint {
         let vault = Vault {
             keys,
             opener: OnceCell::new(),
+            access_log: self.1.access_log.clone(),
         };
         Self(Arc::clone(&self.0), Arc::new(vault))
+    }
+
+    /// The same checkpoint, every load of which is noted there first.
+    pub fn with_access_log(&self, log: AccessLog) -> Self {
+        let vault = Vault {
+            keys: self.1.keys.clone(),
+            opener: self.1.opener.clone(),
+            access_log: Some(log),
+        };
+        Self(Arc::clone(&self.0), Arc::new(vault))
+    }
+
+    /// Note a load, where that is asked for.
+    pub(crate) async fn note_load(&self) -> Result<()> {
+        let Some(log) = &self.1.access_log else {
+            return Ok(());
+        };
+        let Inner { source, manifest, .. } = &*self.0;
+        let which = (manifest.step, Some(manifest.attempt));
+        log.note(&source.context, &*source.store, AccessOp::Load, which)
+            .await
     }
 
     /// The same checkpoint, if one of these keys has signed it; `PermissionDenied` otherwise, also where it is not signed at all.
@@ -352,6 +376,22 @@ impl Checkpoint {
         }
         all.sort_by(|a, b| a.order().cmp(&b.order()));
         Ok(all)
+    }
+
+    /// Chunks of an entry, and bytes that they are stored in; none where it is no slice.
+    pub async fn stored(&self, found: &Found) -> Result<(u64, u64)> {
+        let Content::Slice { spec, first_chunk } = &found.entry.content else {
+            return Ok((0, 0));
+        };
+        let count = spec.chunks(self.0.manifest.chunk_bytes);
+        let chunks = self.part(found.rank).await?.chunks(*first_chunk, count).await?;
+        let stored = chunks.iter().map(|chunk| u64::from(chunk.stored_bytes)).sum();
+        Ok((count, stored))
+    }
+
+    /// True when keys were given to read it with.
+    pub(crate) fn has_keys(&self) -> bool {
+        !self.1.keys.is_empty()
     }
 
     /// A typed value by its name, of the first rank that has it.

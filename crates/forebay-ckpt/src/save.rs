@@ -31,6 +31,7 @@ use forebay_core::{Error, ErrorKind, Ledger, Result};
 use forebay_io::{Buf, Class};
 use forebay_store::{Context, PutMode, PutOptions, Store};
 
+use crate::access_log::AccessLog;
 use crate::codec::Compress;
 use crate::entry::{Alias, SliceSpec};
 use crate::hash::HashKind;
@@ -86,6 +87,8 @@ pub struct SaveOptions {
     pub seal: Keys,
     /// Sign the checkpoint; takes BLAKE3 or SHA-256 for hashes.
     pub sign: Option<SigningKey>,
+    /// Note the save there before it is published.
+    pub access_log: Option<AccessLog>,
 }
 
 impl SaveOptions {
@@ -104,6 +107,7 @@ impl SaveOptions {
             compress: Compress::default(),
             seal: Keys::default(),
             sign: None,
+            access_log: None,
         }
     }
 

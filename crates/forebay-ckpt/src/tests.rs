@@ -8,6 +8,7 @@ mod damage;
 mod faults;
 mod gc;
 mod golden;
+mod golden_coded;
 mod incremental;
 mod round_trip;
 mod scale;

@@ -7,12 +7,14 @@ use forebay_io::Class;
 use forebay_store::ReadOptions;
 use serde::Serialize;
 
+use crate::codec::Decoder;
 use crate::entry::{ChunkRecord, Content, Entry, SliceSpec};
 use crate::hash::Place;
 use crate::layout::ALIGN;
 use crate::names::Form;
 use crate::open::{Checkpoint, Part, header_holds};
 use crate::part::PayloadRow;
+use crate::seal::{Bound, Opener};
 use crate::tree::Kind;
 use crate::value::Value;
 
@@ -365,6 +367,12 @@ impl PayloadJob<'_> {
         };
         let hash = self.checkpoint.manifest().hash;
         let checks = self.checkpoint.source().checks;
+        let is_sealed = group.iter().any(|chunk| chunk.record.is_sealed);
+        let opener = if is_sealed && self.checkpoint.has_keys() {
+            Some(self.checkpoint.opener().await?)
+        } else {
+            None
+        };
         for chunk in group {
             let stored = buf
                 .get(chunk.record.span().relative_to(start))
@@ -378,6 +386,11 @@ impl PayloadJob<'_> {
                 continue;
             }
             report.ledger.verified_bytes += stored.len() as u64;
+            if let Some(opener) = &opener
+                && let Err(why) = self.open(opener, chunk, stored)
+            {
+                report.damage(self.describe(key, chunk, why.to_owned()));
+            }
             let padding = self.padding(chunk.record.span().end());
             let between = buf.get(padding.relative_to(start)).unwrap_or_default();
             if checks && between.iter().any(|byte| *byte != 0) {
@@ -389,6 +402,24 @@ impl PayloadJob<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Open a chunk and decode it, as loading would.
+    fn open(&self, opener: &Opener, chunk: &Expected, stored: &[u8]) -> Result<(), &'static str> {
+        let slice = self.slices.get(chunk.slice);
+        let chunks = slice.map_or(0, |(_, spec, _)| {
+            spec.chunks(self.checkpoint.manifest().chunk_bytes)
+        });
+        let record = &chunk.record;
+        let bound = Bound::of(record, self.row.attempt, self.row.rank, chunk.place, chunks);
+        let mut sealed = stored.to_vec();
+        let coded = if record.is_sealed {
+            &*opener.open(&bound, &mut sealed)?
+        } else {
+            stored
+        };
+        let mut raw = vec![0; record.raw_bytes as usize];
+        Decoder::new().decode((record.codec, record.parameter), coded, &mut raw)
     }
 
     /// What lies between the end of a chunk and where the next may begin.

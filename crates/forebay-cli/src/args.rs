@@ -15,6 +15,7 @@ mod ckpt;
 mod gds;
 mod load;
 mod pack;
+mod seal;
 
 pub(crate) use ckpt::{
     BenchCkptArgs, BringArgs, CkptCommand, CkptDiffArgs, CkptDrainArgs, CkptGcArgs, CkptLsArgs,
@@ -23,6 +24,7 @@ pub(crate) use ckpt::{
 pub(crate) use gds::GdsArgs;
 pub(crate) use load::LoadArgs;
 pub(crate) use pack::PackArgs;
+pub(crate) use seal::{CkptKeyArgs, CkptLogArgs, CkptRewrapArgs, keys};
 
 use crate::commands::plan::PlanCommand;
 

@@ -53,6 +53,21 @@ impl fmt::Debug for StaticKey {
 }
 
 impl KeyWrap {
+    /// A new one, and its 64 hex digits.
+    pub fn generate() -> Result<(Self, Zeroizing<String>)> {
+        let key = Secret::draw()?;
+        let text = Zeroizing::new(hex::encode(key.bytes()));
+        Ok((Self::of("file", *key.bytes()), text))
+    }
+
+    /// What slots know it by, where that is known beforehand; tells nothing of the key.
+    pub fn id(&self) -> Option<&str> {
+        match &self.0 {
+            Way::Static(own) => Some(&own.id),
+            Way::Command(_) => None,
+        }
+    }
+
     /// From a file of 32 bytes or 64 hex digits that nobody but its owner may read.
     pub fn file(path: &Path) -> Result<Self> {
         let refuse = |kind, message: String| Error::new(kind, "read key", message).at(path.display());

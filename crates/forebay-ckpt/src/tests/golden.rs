@@ -19,7 +19,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/ckpt/format-1")
 }
 
-fn store_at(root: &Path) -> (Arc<dyn Store>, Context) {
+pub(super) fn store_at(root: &Path) -> (Arc<dyn Store>, Context) {
     let config = DiskConfig {
         limits: limits(),
         ..DiskConfig::default()

@@ -65,6 +65,15 @@ async fn only_a_key_reads_it_and_nobody_needs_one_to_verify() {
             let none = load_all(&checkpoint, &state).await.unwrap_err();
             assert!(none.contains("no key was given"), "{none}");
             assert!(verify(&checkpoint, &|_| {}).await.unwrap().is_whole());
+            assert!(
+                verify(&checkpoint.with_keys(keys(&[1])), &|_| {})
+                    .await
+                    .unwrap()
+                    .is_whole()
+            );
+            verify(&checkpoint.with_keys(keys(&[3])), &|_| {})
+                .await
+                .unwrap_err();
             let embed = &state["embed"].bytes[..32];
             for (key, bytes) in objects(&store, &context).await {
                 assert!(!bytes.windows(32).any(|window| window == embed), "{key}");

@@ -1,11 +1,14 @@
 //! `forebay ckpt` as plain structs.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use forebay_ckpt::Retention;
+use forebay_ckpt::{Compress, Retention};
 use forebay_core::ByteSize;
+
+use super::seal::{CkptKeyArgs, CkptLogArgs, CkptRewrapArgs, TrustArgs};
 
 /// `forebay ckpt`.
 #[derive(Debug, Subcommand)]
@@ -24,6 +27,12 @@ pub(crate) enum CkptCommand {
     Drain(CkptDrainArgs),
     /// Copy one checkpoint back to a near place, as `drain` does
     Restore(CkptRestoreArgs),
+    /// Change who can read sealed checkpoints: their data keys are wrapped anew, and data stay as they are
+    Rewrap(CkptRewrapArgs),
+    /// Make a key to seal or to sign with
+    Key(CkptKeyArgs),
+    /// Check that no line of an access log was changed, removed or put in
+    Log(CkptLogArgs),
 }
 
 /// `forebay ckpt ls`.
@@ -46,6 +55,8 @@ pub(crate) struct CkptShowArgs {
     /// A tensor or value; without it, all are listed
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
 }
 
 /// `forebay ckpt verify`.
@@ -57,6 +68,11 @@ pub(crate) struct CkptVerifyArgs {
     /// All steps
     #[arg(long)]
     pub(crate) all: bool,
+    /// Open what is sealed, too, which hashes do not need: `file:PATH`, `env` (FOREBAY_KEY), `command:PROGRAM ARGUMENTS`, or a path
+    #[arg(long, value_name = "KEY")]
+    pub(crate) key: Vec<String>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     /// Where the checkpoints are
     #[arg(value_name = "URL")]
     pub(crate) url: OsString,
@@ -191,6 +207,9 @@ pub(crate) struct CkptGcArgs {
     /// Only say what would go
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Note in this file which steps go before they do; see `forebay ckpt log`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) access_log: Option<PathBuf>,
     /// Where the checkpoints are
     #[arg(value_name = "URL")]
     pub(crate) url: OsString,
@@ -212,6 +231,12 @@ pub(crate) struct BenchCkptArgs {
     /// Rounds; the median counts
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) runs: u32,
+    /// Compress the state, which then has numbers as weights have: off, auto, lz4, zstd or zstd:LEVEL
+    #[arg(long, value_name = "WAY", default_value_t = Compress::Off)]
+    pub(crate) compress: Compress,
+    /// Seal the state by a key that is drawn for it
+    #[arg(long)]
+    pub(crate) seal: bool,
     /// Directory on the disk to be measured
     #[arg(value_name = "DIR")]
     pub(crate) dir: OsString,

@@ -4,10 +4,13 @@
 //! that is used again in every round, as a training loop has it.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use forebay_ckpt::{Attempt, Checkpoint, Dtype, Item, ItemData, Save, SaveOptions, SliceSpec, Value, Want};
+use forebay_ckpt::{
+    Attempt, Checkpoint, Compress, Dtype, Item, ItemData, KeyWrap, Keys, Save, SaveOptions, SliceSpec, Value,
+    Want,
+};
 use forebay_core::{ByteSize, Error, ErrorKind, Ledger, Location, Rate, Result, Seed};
 use forebay_io::{AlignedBuf, Buf, Pages, memory_peak_bytes};
 use forebay_store::{Context, LocalStore, Store};
@@ -41,6 +44,10 @@ struct Report {
     size: u64,
     runs: u32,
     rows: Vec<Row>,
+    compress: String,
+    sealed: bool,
+    /// Bytes that a full save wrote.
+    saved_bytes: u64,
     /// Bytes that an incremental save wrote when one tensor in twenty had changed.
     incremental_bytes: u64,
     /// Most memory the process ever had, the state included.
@@ -80,7 +87,7 @@ pub(super) async fn run(args: &BenchCkptArgs, app: &App) -> Printed<Exit> {
     };
     let size = args.size.0.max(1).next_multiple_of(TENSOR_BYTES);
     let scratch = Scratch::new(&dir, size.saturating_mul(3))?;
-    let mut bench = Bench::new(scratch.path(), size, &app.context()?)?;
+    let mut bench = Bench::new(scratch.path(), size, &app.context()?, args)?;
     let measured = bench.measure(args.runs, app).await;
     drop(scratch);
     measured?;
@@ -95,25 +102,28 @@ struct Bench {
     plain: std::path::PathBuf,
     root: std::path::PathBuf,
     size: u64,
+    compress: Compress,
+    keys: Keys,
     /// The state, one buffer for each tensor.
     staged: Vec<Buf>,
     /// What is loaded into, again and again.
     targets: Vec<AlignedBuf>,
     samples: Samples,
+    saved_bytes: u64,
     incremental_bytes: u64,
     save_ledger: Ledger,
     load_ledger: Ledger,
 }
 
 impl Bench {
-    fn new(scratch: &Path, size: u64, context: &Context) -> Result<Self> {
+    fn new(scratch: &Path, size: u64, context: &Context, args: &BenchCkptArgs) -> Result<Self> {
         let root = scratch.join("run");
         let location = Location::from_path(&root, &root)?;
         let tensors = (size / TENSOR_BYTES) as usize;
         let (mut staged, mut targets) = (Vec::new(), Vec::new());
         for number in 0..tensors {
             let mut buf = AlignedBuf::alloc(TENSOR_BYTES as usize, Pages::default())?;
-            Seed(number as u64).rng().fill(&mut buf);
+            fill(&mut buf, Seed(number as u64), args.compress);
             staged.push(buf.freeze());
             let mut target = AlignedBuf::alloc(TENSOR_BYTES as usize, Pages::default())?;
             // First touches are dear, and a training loop has them behind it.
@@ -126,9 +136,16 @@ impl Bench {
             plain: scratch.join("plain"),
             root,
             size,
+            compress: args.compress,
+            keys: if args.seal {
+                Keys::new([KeyWrap::generate()?.0])
+            } else {
+                Keys::default()
+            },
             staged,
             targets,
             samples: Samples::default(),
+            saved_bytes: 0,
             incremental_bytes: 0,
             save_ledger: Ledger::default(),
             load_ledger: Ledger::default(),
@@ -183,18 +200,22 @@ impl Bench {
     }
 
     fn options(&self, step: u64) -> SaveOptions {
-        SaveOptions::new(step, Attempt::draw(&self.context), 1)
+        SaveOptions {
+            compress: self.compress,
+            seal: self.keys.clone(),
+            ..SaveOptions::new(step, Attempt::draw(&self.context), 1)
+        }
     }
 
     async fn save(&mut self, run: u32, app: &App) -> Result<()> {
         let options = self.options(u64::from(run) * 2);
         let items = items(&self.staged);
         let meter = Meter::start();
-        let ledger = app
+        let (written, ledger) = app
             .unless_cancelled(save(&self.store, &self.context, options, items))
-            .await?
-            .1;
+            .await?;
         self.samples.save.push(meter.stop(self.size));
+        self.saved_bytes = written;
         self.save_ledger.merge(&ledger);
         Ok(())
     }
@@ -203,9 +224,8 @@ impl Bench {
     async fn incremental(&mut self, run: u32, app: &App) -> Result<()> {
         for (number, buf) in self.staged.iter_mut().enumerate().step_by(CHANGED_ONE_IN) {
             let mut changed = AlignedBuf::alloc(buf.len(), Pages::default())?;
-            Seed(u64::from(run) << 32 | number as u64 | 1 << 63)
-                .rng()
-                .fill(&mut changed);
+            let seed = Seed(u64::from(run) << 32 | number as u64 | 1 << 63);
+            fill(&mut changed, seed, self.compress);
             *buf = changed.freeze();
         }
         let options = SaveOptions {
@@ -239,7 +259,7 @@ impl Bench {
         let work = async {
             let step = u64::from(run) * 2;
             let checkpoint = Checkpoint::open(Arc::clone(&self.store), &self.context, step).await?;
-            checkpoint.load(wants).await
+            checkpoint.with_keys(self.keys.clone()).load(wants).await
         };
         let loaded = app.unless_cancelled(work).await?;
         self.samples.load.push(meter.stop(self.size));
@@ -274,12 +294,43 @@ impl Bench {
             size: self.size,
             runs,
             rows,
+            compress: self.compress.to_string(),
+            sealed: !self.keys.is_empty(),
+            saved_bytes: self.saved_bytes,
             incremental_bytes: self.incremental_bytes,
             memory_peak_bytes: memory_peak_bytes(),
             save_ledger: self.save_ledger.clone(),
             load_ledger: self.load_ledger.clone(),
         }
     }
+}
+
+/// Noise, or, where it is to be compressed, numbers as the weights of a model have: normally distributed.
+fn fill(buf: &mut [u8], seed: Seed, compress: Compress) {
+    seed.rng().fill(buf);
+    if compress == Compress::Off {
+        return;
+    }
+    let weights = NORMAL.get_or_init(normal);
+    let (elements, _) = buf.as_chunks_mut::<2>();
+    for element in elements {
+        let at = usize::from(u16::from_le_bytes(*element));
+        *element = weights.get(at).copied().unwrap_or_default();
+    }
+}
+
+/// One of these for each number of 16 bits: bf16 numbers, their frequencies those of a normal distribution.
+static NORMAL: OnceLock<Vec<[u8; 2]>> = OnceLock::new();
+
+fn normal() -> Vec<[u8; 2]> {
+    let mut rng = Seed(0).rng();
+    let mut uniform = || (rng.below(1 << 24) as f32 + 0.5) / (1 << 24) as f32;
+    let mut draw = || {
+        let normal = (-2.0 * uniform().ln()).sqrt() * (std::f32::consts::TAU * uniform()).cos();
+        let [_, _, low, high] = (normal * 0.02).to_le_bytes();
+        [low, high]
+    };
+    (0..=u16::MAX).map(|_| draw()).collect()
 }
 
 fn name(number: usize) -> String {
@@ -342,6 +393,14 @@ fn print(report: &Report, app: &App) -> Printed {
     }
     for line in table.lines() {
         printer.data(line)?;
+    }
+    if report.saved_bytes < report.size {
+        let ratio = report.size as f64 / report.saved_bytes.max(1) as f64;
+        printer.data(format_args!(
+            "save wrote {}: {ratio:.2} times smaller by {}",
+            ByteSize(report.saved_bytes),
+            report.compress
+        ))?;
     }
     printer.data(format_args!(
         "incremental save wrote {} of {}; memory: {} at most, the state and its copy included",

@@ -3,7 +3,10 @@
 mod diff;
 mod drain;
 mod gc;
+mod key;
+mod log;
 mod ls;
+mod rewrap;
 mod show;
 mod value;
 mod verify;
@@ -31,6 +34,10 @@ pub(super) async fn run(command: CkptCommand, app: &App) -> Printed<Exit> {
         CkptCommand::Gc(args) => app.unless_cancelled(gc::run(&args, app)).await,
         CkptCommand::Drain(args) => drain::run(&args, app).await,
         CkptCommand::Restore(args) => drain::restore(&args, app).await,
+        // To its end: each manifest is replaced at once, and its pin removed.
+        CkptCommand::Rewrap(args) => rewrap::run(&args, app).await,
+        CkptCommand::Key(args) => key::run(&args, app),
+        CkptCommand::Log(args) => log::run(&args, app),
     }
 }
 

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_ckpt::{Attempt, Dtype, Item, ItemData, Save, SaveOptions, SliceSpec, Value};
+use forebay_ckpt::{
+    Attempt, Compress, Dtype, HashKind, Item, ItemData, KeyWrap, Keys, Save, SaveOptions, SigningKey,
+    SliceSpec, Value,
+};
 use forebay_core::Location;
 use forebay_io::{Buf, DiskConfig};
 use forebay_store::{Context, LocalStore, Store};
@@ -30,6 +33,12 @@ fn items(rank: u64, changed: u8) -> Vec<Item> {
 /// Steps 10 and 20 by two ranks below `run`.
 fn saved() -> Sandbox {
     let sandbox = Sandbox::new();
+    save_into(&sandbox, |options| options);
+    sandbox
+}
+
+/// The same in another way.
+fn save_into(sandbox: &Sandbox, how: impl Fn(SaveOptions) -> SaveOptions) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let context = Context::open(DiskConfig::default()).unwrap().with_state_dir(None);
@@ -42,7 +51,9 @@ fn saved() -> Sandbox {
                 base_step,
                 ..SaveOptions::new(step, Attempt::derive("test", step, 0), 2)
             };
-            let save = Save::begin(Arc::clone(&store), &context, options).await.unwrap();
+            let save = Save::begin(Arc::clone(&store), &context, how(options))
+                .await
+                .unwrap();
             for rank in 0..2 {
                 let changed = if rank == 1 { step as u8 } else { 0 };
                 save.rank(rank, items(rank.into(), changed)).await.unwrap();
@@ -51,7 +62,6 @@ fn saved() -> Sandbox {
             save.commit(metadata, Duration::ZERO).await.unwrap();
         }
     });
-    sandbox
 }
 
 fn json(text: &str) -> serde_json::Value {
@@ -220,4 +230,100 @@ fn checkpoints_are_kept_by_age() {
         .run(["ckpt", "gc", "run", "--older-than", "soon"])
         .exits(2);
     assert!(ran.err.contains("12h"), "{}", ran.err);
+}
+
+#[test]
+fn keys_seal_sign_and_turn() {
+    let sandbox = Sandbox::new();
+    for name in ["one", "two"] {
+        sandbox.run(["ckpt", "key", name]).exits(0).says(&["keep a copy"]);
+    }
+    let ran = sandbox.run(["ckpt", "key", "--sign", "pair"]).exits(0);
+    let public = ran.out.trim().to_owned();
+    sandbox.run(["ckpt", "key", "--sign", "other"]).exits(0);
+    // One that is there stays.
+    let before = std::fs::read(sandbox.path("one")).unwrap();
+    sandbox.run(["ckpt", "key", "one"]).exits(1);
+    assert_eq!(std::fs::read(sandbox.path("one")).unwrap(), before);
+    let signing = SigningKey::file(&sandbox.path("pair")).unwrap();
+    assert_eq!(signing.public().to_string(), public);
+    save_into(&sandbox, |options| SaveOptions {
+        hash: HashKind::Blake3,
+        compress: Compress::Auto,
+        seal: Keys::new([KeyWrap::file(&sandbox.path("one")).unwrap()]),
+        sign: Some(signing.clone()),
+        ..options
+    });
+    sandbox
+        .run(["ckpt", "show", "run", "--step", "10"])
+        .exits(0)
+        .says(&["aes-256-gcm", "signed by", &public]);
+    sandbox.run(["ckpt", "verify", "run", "--all"]).exits(0);
+    let verify = |key: &str| sandbox.run(["ckpt", "verify", "run", "--key", key]);
+    verify("one").exits(0);
+    verify("two").exits(2).says(&["sealed", "file "]);
+    let trust = |key: &str| sandbox.run(["ckpt", "verify", "run", "--all", "--require-signature", key]);
+    trust("pair.pub").exits(0);
+    trust(&public).exits(0);
+    trust("other.pub").exits(1);
+    let rewrap =
+        |key: &str| sandbox.run(["ckpt", "rewrap", "run", "--key", key, "--new-key", "two", "--all"]);
+    rewrap("two").exits(2).says(&["sealed"]);
+    let ran = rewrap("one").exits(0);
+    assert_eq!(ran.out.lines().count(), 2, "{}", ran.out);
+    verify("two").exits(0);
+    verify("one").exits(2);
+    trust("pair.pub").exits(0);
+    // Unsigned: nothing is shown to who requires a signature.
+    let plain = saved();
+    std::fs::copy(sandbox.path("pair.pub"), plain.path("pair.pub")).unwrap();
+    plain
+        .run(["ckpt", "show", "run", "--require-signature", "pair.pub"])
+        .exits(2)
+        .says(&["tampering"]);
+    plain
+        .run([
+            "ckpt",
+            "rewrap",
+            "run",
+            "--key",
+            "pair.pub",
+            "--new-key",
+            "pair.pub",
+        ])
+        .exits(2);
+}
+
+#[test]
+fn what_gc_and_rewrap_do_is_noted() {
+    let sandbox = Sandbox::new();
+    sandbox.run(["ckpt", "key", "one"]).exits(0);
+    save_into(&sandbox, |options| SaveOptions {
+        seal: Keys::new([KeyWrap::file(&sandbox.path("one")).unwrap()]),
+        ..options
+    });
+    sandbox
+        .run(["ckpt", "gc", "run", "--keep-last", "1", "--access-log", "log"])
+        .exits(0);
+    sandbox
+        .run([
+            "ckpt",
+            "rewrap",
+            "run",
+            "--key",
+            "one",
+            "--new-key",
+            "one",
+            "--access-log",
+            "log",
+        ])
+        .exits(0);
+    sandbox.run(["ckpt", "log", "log"]).exits(0).says(&["2 lines"]);
+    let log = std::fs::read_to_string(sandbox.path("log")).unwrap();
+    assert!(
+        log.contains("\"op\":\"gc\"") && log.contains("\"step\":10"),
+        "{log}"
+    );
+    std::fs::write(sandbox.path("log"), log.replace("\"step\":10", "\"step\":11")).unwrap();
+    sandbox.run(["ckpt", "log", "log"]).exits(1).says(&["line 2"]);
 }

@@ -1,6 +1,6 @@
 //! `forebay ckpt show`.
 
-use forebay_ckpt::{Checkpoint, Content, Found};
+use forebay_ckpt::{Checkpoint, Content, Found, Manifest};
 use forebay_core::{ByteSize, Error, ErrorKind};
 use serde::Serialize;
 
@@ -37,7 +37,10 @@ struct Row<'a> {
 pub(super) async fn run(args: &CkptShowArgs, app: &App) -> Printed<Exit> {
     let context = app.context()?;
     let printer = app.printer();
-    let checkpoint = super::open(&args.url, args.step, &context, printer).await?;
+    let mut checkpoint = super::open(&args.url, args.step, &context, printer).await?;
+    if let Some(trusted) = args.trust.trusted()? {
+        checkpoint = checkpoint.require_signature(&trusted)?;
+    }
     let found = match &args.name {
         Some(name) => checkpoint.find(name).await?,
         None => checkpoint.entries().await?,
@@ -67,8 +70,33 @@ pub(super) async fn run(args: &CkptShowArgs, app: &App) -> Printed<Exit> {
         ByteSize(u64::from(manifest.chunk_bytes)),
         manifest.hash
     ));
+    if let Some(how) = stored(manifest) {
+        printer.say(how);
+    }
     printer.detail(checkpoint.ledger());
     Ok(Exit::Success)
+}
+
+/// How it is stored, where that is not as it is.
+fn stored(manifest: &Manifest) -> Option<String> {
+    let mut words = Vec::new();
+    if manifest.base.is_none() && manifest.written_bytes > 0 && !manifest.features.is_empty() {
+        let ratio = manifest.raw_bytes as f64 / manifest.written_bytes as f64;
+        let stored = ByteSize(manifest.written_bytes);
+        words.push(format!("stored in {stored}, {ratio:.2} times smaller"));
+    }
+    if !manifest.features.is_empty() {
+        words.push(format!("by {}", manifest.features.join(", ")));
+    }
+    match manifest.signers().unwrap_or_default().as_slice() {
+        [] => {}
+        // Said, not checked: that takes a key that is trusted.
+        signers => {
+            let signers: Vec<String> = signers.iter().map(ToString::to_string).collect();
+            words.push(format!("signed by {}", signers.join(", ")));
+        }
+    }
+    (!words.is_empty()).then(|| words.join("; "))
 }
 
 /// The value of an entry, where it is asked for by name.
@@ -177,11 +205,14 @@ async fn show_one(checkpoint: &Checkpoint, found: &[Found], app: &App) -> Printe
     for found in found {
         match &found.entry.content {
             Content::Slice { spec, .. } => {
-                let chunks = spec
-                    .bytes()
-                    .div_ceil(u64::from(checkpoint.manifest().chunk_bytes));
+                let (chunks, stored) = checkpoint.stored(found).await?;
+                let stored = if stored == spec.bytes() {
+                    String::new()
+                } else {
+                    format!(" in {}", ByteSize(stored))
+                };
                 printer.data(format_args!(
-                    "rank {:>6}  {} {:?}  offsets {:?}  lengths {:?}  {}  {}",
+                    "rank {:>6}  {} {:?}  offsets {:?}  lengths {:?}  {}{stored}  {}",
                     found.rank,
                     spec.dtype,
                     spec.shape,

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::Exit;
 use crate::app::App;
-use crate::args::CkptVerifyArgs;
+use crate::args::{CkptVerifyArgs, keys};
 use crate::data::count;
 use crate::printer::{ErrorBody, Printed, visible};
 use crate::progress::Bar;
@@ -40,14 +40,22 @@ struct Unreadable<'a> {
 pub(super) async fn run(args: &CkptVerifyArgs, app: &App) -> Printed<Exit> {
     let context = app.context()?;
     let printer = app.printer();
+    let (keys, trusted) = (keys(&args.key, &context)?, args.trust.trusted()?);
     if !args.all {
-        let checkpoint = super::open(&args.url, args.step, &context, printer).await?;
-        return verify_one(&checkpoint, app).await;
+        let mut checkpoint = super::open(&args.url, args.step, &context, printer).await?;
+        if let Some(trusted) = &trusted {
+            checkpoint = checkpoint.require_signature(trusted)?;
+        }
+        return verify_one(&checkpoint.with_keys(keys), app).await;
     }
     let store = super::store(&args.url, &context).await?;
     let mut exit = Exit::Success;
     for listed in list(std::sync::Arc::clone(&store), &context).await? {
-        if let Err(error) = &listed.manifest {
+        let checked = listed.manifest.and_then(|manifest| match &trusted {
+            Some(trusted) => manifest.check_signature(trusted).map(drop),
+            None => Ok(()),
+        });
+        if let Err(error) = &checked {
             exit = Exit::No;
             if printer.is_json() {
                 printer.json(&Unreadable {
@@ -65,7 +73,7 @@ pub(super) async fn run(args: &CkptVerifyArgs, app: &App) -> Printed<Exit> {
             continue;
         }
         let checkpoint = Checkpoint::open(std::sync::Arc::clone(&store), &context, listed.step).await?;
-        if verify_one(&checkpoint, app).await? == Exit::No {
+        if verify_one(&checkpoint.with_keys(keys.clone()), app).await? == Exit::No {
             exit = Exit::No;
         }
     }
