@@ -226,8 +226,11 @@ def plain_copy(job):
             pieces.append((at, tensor.data_ptr() + start, size))
             at += size
     pool = ThreadPoolExecutor(THREADS)
+    held = (tensors, area)
 
     def once():
+        # Addresses alone keep nothing.
+        assert held
         list(pool.map(lambda piece: ctypes.memmove(*piece), pieces, chunksize=len(pieces) // THREADS + 1))
 
     return once

@@ -103,3 +103,18 @@ def test_the_reference_has_every_argument_of_checkpoints() -> None:
     for kind in (forebay.Checkpointer, forebay.SaveJob):
         for name in (name for name in vars(kind) if not name.startswith("_")):
             assert re.search(rf"`{name}\b", text), name
+
+
+CHECKPOINTS = DOCS / "guides" / "checkpoint.md"
+
+
+def test_examples_of_checkpoints_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy = pytest.importorskip("numpy")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", CHECKPOINTS.read_text(), re.DOTALL)
+    assert blocks
+    shared: dict[str, object] = {"model": {"w": numpy.ones(9)}, "optim": {"m": numpy.zeros(9), "lr": 0.1}}
+    for block in blocks:
+        exec(compile(block, str(CHECKPOINTS), "exec"), shared)
+    assert list(shared["weights"]) == ["model.w"]  # type: ignore[call-overload]
+    assert shared["state"]["loss"] == 2.31  # type: ignore[index]
