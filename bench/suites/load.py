@@ -2,9 +2,9 @@
 and saved, durably.
 
 Every round of every contender is a new process whose second load is counted (see `harness/fresh.py`); a touch
-of every page is part of it where a library only maps the file. The limits are plain direct reads of the same file into memory that is used
-again, and plain direct writes with an fsync. The peers have an environment of their own
-(`requirements-load.txt`), made on the first run.
+of every page is part of it where a library only maps the file. The limits are plain direct reads of the
+same file into memory that is used again, and plain direct writes with an fsync. The peers have an
+environment of their own (`requirements-load.txt`), made on the first run.
 """
 
 import json
