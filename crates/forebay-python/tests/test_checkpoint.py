@@ -84,7 +84,11 @@ def test_states_come_back_as_they_were(place: Path) -> None:
         assert "step 7" in repr(job)
         found = ckpt.load(framework="numpy")
         assert_same(found, state())
+        assert ckpt.loaded_step == 7
+        assert ckpt.ledger is not None
+        assert ckpt.ledger.verified_bytes == job.bytes_total
         assert found["default"]["new"] == []
+        assert ckpt.load(select="loss") == {"loss": 2.31}
         assert ckpt.steps() == [7]
         assert ckpt.latest() == 7
         (row,) = ckpt.checkpoints()
@@ -323,6 +327,7 @@ def test_there_is_nothing_at_first(place: Path) -> None:
     with forebay.Checkpointer(place) as ckpt:
         assert ckpt.steps() == []
         assert ckpt.latest() is None
+        assert ckpt.loaded_step is ckpt.ledger is None
         with pytest.raises(forebay.NotFoundError, match="there is no checkpoint"):
             ckpt.load()
 

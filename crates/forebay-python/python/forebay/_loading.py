@@ -212,8 +212,8 @@ def load(
     allow_pickle: bool,
     device: Any,
     framework: str,
-) -> Any:
-    """Give the state of a checkpoint; of what matches patterns, a flat dict."""
+) -> tuple[Any, Ledger]:
+    """Give the state of a checkpoint, of what matches patterns a flat dict; and the way of its bytes."""
     entries = entries_of(native)
     structure = structure_of(native, entries, rank)
     found = [(path, leaf) for path, leaf in leaves(structure)]
@@ -223,8 +223,8 @@ def load(
     loaded = _Loaded(native, entries, allow_pickle, device, framework)
     loaded.fetch(names)
     if patterns is None:
-        return unflatten(structure, loaded.get)
-    return {path: unflatten(leaf, loaded.get) for path, leaf in found}
+        return unflatten(structure, loaded.get), loaded.ledger
+    return {path: unflatten(leaf, loaded.get) for path, leaf in found}, loaded.ledger
 
 
 @dataclass

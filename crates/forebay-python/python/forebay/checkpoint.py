@@ -264,6 +264,8 @@ class Checkpointer:
             "rank": self._ranks.rank,
             "world": self._ranks.world,
         }
+        self._loaded_step: int | None = None
+        self._ledger: Ledger | None = None
         self._is_closed = False
         self._flight = _Flight()
         self._flight.staging = self._staging
@@ -284,6 +286,16 @@ class Checkpointer:
     def world(self) -> int:
         """How many they are."""
         return self._ranks.world
+
+    @property
+    def loaded_step(self) -> int | None:
+        """Which step was loaded last."""
+        return self._loaded_step
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Which way the bytes of the last load came."""
+        return self._ledger
 
     def __repr__(self) -> str:
         return f"<forebay.Checkpointer of {self.url}, rank {self.rank} of {self.world}>"
@@ -435,7 +447,10 @@ class Checkpointer:
 
         """
         patterns = [select] if isinstance(select, str) else select
-        return _loading.load(self._open(step), self.rank, patterns, allow_pickle, device, framework)
+        found = self._open(step)
+        state, self._ledger = _loading.load(found, self.rank, patterns, allow_pickle, device, framework)
+        self._loaded_step = found.step
+        return state
 
     def load_into(
         self,
@@ -460,7 +475,10 @@ class Checkpointer:
 
         """
         ranks = self._ranks if broadcast and self._ranks.by_torch else None
-        return _loading.load_into(self._open(step), self.rank, state, strict, allow_pickle, ranks)
+        found = self._open(step)
+        self._ledger = _loading.load_into(found, self.rank, state, strict, allow_pickle, ranks)
+        self._loaded_step = found.step
+        return self._ledger
 
     def steps(self) -> list[int]:
         """Give the steps with a checkpoint that can be read, ascending."""
@@ -491,7 +509,7 @@ class Checkpointer:
             self._native.settle()
 
     def delete(self, step: int) -> dict[str, Any]:
-        """Remove a checkpoint; what others reference of it stays."""
+        """Remove a checkpoint; mirrors keep theirs, and what others reference of it stays."""
         if step not in self.steps():
             raise NotFoundError(f"there is no checkpoint of step {step} at {self.url}")
         if self._newest is not None and self._newest[0] == step:

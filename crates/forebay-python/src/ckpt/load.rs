@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_ckpt::{Checkpoint, Loaded, Want};
 use forebay_core::{DataPath, Error, ErrorKind, Ledger, Result};
-use forebay_io::{AlignedBuf, PAGE};
+use forebay_io::{AlignedBuf, PAGE, fault_ahead};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
@@ -23,6 +23,9 @@ const SLOT_BYTES: usize = 32 << 20;
 
 /// Slots at once: one is read, one is hashed, one is copied, and one is spare.
 const SLOTS_MAX: usize = 4;
+
+/// Bytes from which on a thread has the pages of fresh memory made ahead of the reads: below, it costs more than it saves.
+const AHEAD_BYTES_MIN: usize = 16 << 20;
 
 /// Bytes from which on memory of whole pages is read into where it is: below, the slots do as well.
 const DIRECT_BYTES_MIN: usize = 1 << 20;
@@ -60,7 +63,10 @@ pub(super) async fn load(
     let total = pages_of(wants.iter().map(|(_, _, _, bytes)| *bytes))?;
     let mut rest = place.process.own_buf(total)?;
     rest.set_len(total);
-    let loaded = load_apart(&checkpoint, cut(wants.to_vec(), &mut rest)).await?;
+    let wants = cut(wants.to_vec(), &mut rest);
+    let ahead = (total >= AHEAD_BYTES_MIN).then(|| fault_ahead(wants.iter().map(|want| &want.memory)));
+    let loaded = load_apart(&checkpoint, wants).await?;
+    drop(ahead);
     let mut ledger = loaded.ledger;
     ledger.merge(&checkpoint.ledger());
     Ok((loaded.memory, ledger))
