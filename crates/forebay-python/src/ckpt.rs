@@ -56,6 +56,8 @@ struct Place {
     /// The store, and the places that checkpoints are copied to.
     tiers: Tiers,
     drainer: Arc<OnceLock<Drainer>>,
+    /// Held while old checkpoints are removed: one gc at a time, and the next save's comes after that of the one before.
+    collecting: Arc<tokio::sync::Mutex<()>>,
     slots: load::Slots,
     secrets: Arc<Secrets>,
 }
@@ -110,6 +112,7 @@ impl Place {
             store,
             tiers,
             drainer: Arc::default(),
+            collecting: Arc::default(),
             slots: load::Slots::default(),
             secrets: Arc::default(),
         })
@@ -163,6 +166,7 @@ impl Place {
         }
         let has_rules = |tier: &Tier| !tier.retention.keeps_all();
         if self.tiers.tiers().iter().any(has_rules) {
+            let _alone = self.collecting.lock().await;
             self.tiers.collect(false).await?;
         }
         Ok(())
@@ -303,8 +307,10 @@ impl PyNativeCheckpoints {
             remove: get(options, "remove")?.unwrap_or_default(),
             ..GcOptions::default()
         };
-        let store = Arc::clone(&place.store);
-        let collected = wait(py, place.process, gc(store, &place.context, &options))?;
+        let collected = wait(py, place.process, async {
+            let _alone = place.collecting.lock().await;
+            gc(Arc::clone(&place.store), &place.context, &options).await
+        })?;
         to_json(py, &collected)
     }
 }
