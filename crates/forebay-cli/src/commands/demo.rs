@@ -1,10 +1,11 @@
 //! `forebay demo`: the main job on a local directory, without server, GPU or Python.
 //!
 //! Data is written through the engine, read back and compared with the checksums made while writing, copied to a second store and verified there;
-//! then a data set of tars is made, indexed and streamed in shuffled order.
+//! then a data set of tars is made, indexed and streamed in shuffled order, and a state is checkpointed, restored, checkpointed again after a change, and loaded as weights are.
 //! What plain blocking calls reach is measured in between, by code that shares nothing with the engine, so that each row of the table can be
 //! compared with it.
 
+mod checkpoint;
 mod streaming;
 
 use std::path::Path;
@@ -141,6 +142,9 @@ impl Demo<'_> {
         let third = self.store("third").await?;
         let stream = streaming::run(&third, self.size / 2, self.context, self.bar).await?;
         ledger.merge(&stream.ledger);
+        let fourth = self.store("fourth").await?;
+        let state = checkpoint::run(&fourth, self.size / 4, self.context, self.bar).await?;
+        ledger.merge(&state.ledger);
         // The disk is measured before and after, and given the better of the two.
         let limit = limit_before.better(self.limit()?);
         let steps = vec![
@@ -165,6 +169,20 @@ impl Demo<'_> {
                 limit.read,
                 "crc32c of each sample",
             ),
+            step(
+                "checkpoint, durable",
+                state.saved,
+                limit.write,
+                "makes xxh3 of each chunk",
+            ),
+            step("restore", state.restored, limit.read, "xxh3 of each chunk"),
+            step(
+                "checkpoint, 5 % changed",
+                state.again,
+                limit.write,
+                "the rest is referenced",
+            ),
+            step("load weights", state.loaded, limit.read, "header"),
         ];
         Ok((steps, ledger))
     }

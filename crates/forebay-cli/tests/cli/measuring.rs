@@ -3,15 +3,17 @@
 use super::sandbox::Sandbox;
 
 #[test]
-fn the_demo_writes_reads_copies_streams_and_cleans_up() {
+fn the_demo_writes_copies_streams_checkpoints_loads_and_cleans_up() {
     let sandbox = Sandbox::new();
     let json = sandbox.run(["demo", "--json", "--size", "64MiB"]).exits(0).json();
     let steps = json["steps"].as_array().unwrap();
-    assert_eq!(steps.len(), 6);
+    assert_eq!(steps.len(), 10);
     for (index, step) in steps.iter().enumerate() {
         let bytes = step["bytes"].as_u64().unwrap();
         if index < 3 {
             assert_eq!(bytes, 64 << 20);
+        } else if index >= 6 {
+            assert_eq!(bytes, 16 << 20, "two tensors of 8 MiB: {step}");
         } else {
             assert!(
                 (33_500_000..36_000_000).contains(&bytes),
@@ -26,13 +28,16 @@ fn the_demo_writes_reads_copies_streams_and_cleans_up() {
     let paths = json["ledger"]["paths"].as_object().unwrap();
     let bytes: u64 = paths.values().map(|path| path["bytes"].as_u64().unwrap()).sum();
     let tars = steps[3]["bytes"].as_u64().unwrap();
-    let least = 5 * (64 << 20) + 3 * tars;
+    let state = 16 << 20;
+    // Of two tensors, the first changes between the checkpoints.
+    let least = 5 * (64 << 20) + 3 * tars + 3 * state + state / 2;
     assert!(
         (least..least + least / 20).contains(&bytes),
-        "written, read; read, written and read back by the copy; tars written, indexed and streamed: {bytes}"
+        "written, read; read, written and read back by the copy; tars written, indexed and streamed; a state saved, restored, half of it saved again, and \
+         loaded: {bytes}"
     );
     let verified = json["ledger"]["verified_bytes"].as_u64().unwrap();
-    assert!(verified >= 2 * (64 << 20) + 335 * 100_000, "{verified}");
+    assert!(verified >= 2 * (64 << 20) + 335 * 100_000 + state, "{verified}");
     assert_eq!(sandbox.names("."), [""; 0]);
     let out = sandbox.run(["demo", "--size", "8MiB"]).exits(0).out;
     for words in [
@@ -43,6 +48,9 @@ fn the_demo_writes_reads_copies_streams_and_cleans_up() {
         "read back",
         "copy to a second store",
         "stream, shuffled",
+        "checkpoint, durable",
+        "restore",
+        "load weights",
         "path ",
         "verified",
     ] {
