@@ -116,10 +116,12 @@ def test_lightning_has_its_checkpoints(tmp_path: Path) -> None:
     from forebay.lightning import ForebayCheckpointIO
 
     plugin = ForebayCheckpointIO()
-    paths = [tmp_path / f"step={step}.ckpt" for step in (1, 2)]
-    for step, path in enumerate(paths, 1):
+    paths = [tmp_path / f"{name}.ckpt" for name in ("first", "last", "last")]
+    for step, path in zip((1, 9, 2), paths, strict=True):
         plugin.save_checkpoint({"global_step": step, "state_dict": {"w": torch.full((9,), step)}}, path)
+    # What was saved last counts, not the highest step; and what it replaced is gone.
     assert plugin.load_checkpoint(paths[1])["state_dict"]["w"][0] == 2
+    assert len(list(paths[1].rglob("*.safetensors"))) == 1
     plugin.remove_checkpoint(paths[0])
     assert not paths[0].exists()
     plugin.teardown()

@@ -13,7 +13,7 @@ import shutil
 from typing import Any
 
 from forebay._staging import Staging
-from forebay.checkpoint import Checkpointer, SaveJob
+from forebay.checkpoint import Checkpointer
 
 try:
     from lightning.pytorch.plugins.io import CheckpointIO
@@ -30,10 +30,10 @@ class ForebayCheckpointIO(CheckpointIO):
     def __init__(self, *, allow_pickle: bool = False, **options: Any) -> None:
         """Remember how to save."""
         self._allow_pickle = allow_pickle
-        self._options = {"overwrite": True, "rank": 0, "world": 1, **options}
+        self._options = {"overwrite": True, "keep_last": 1, "rank": 0, "world": 1, **options}
         self._staging = Staging(None)
-        # Held until it is over: a checkpointer that goes waits for its save.
-        self._flight: tuple[Checkpointer, SaveJob] | None = None
+        # Held until its save is over: one that goes waits for that.
+        self._flight: Checkpointer | None = None
 
     def _open(self, path: str | os.PathLike[str]) -> Checkpointer:
         return Checkpointer(path, allow_pickle=self._allow_pickle, **self._options)
@@ -41,7 +41,7 @@ class ForebayCheckpointIO(CheckpointIO):
     def _settle(self) -> None:
         flight, self._flight = self._flight, None
         if flight is not None:
-            flight[1].wait()
+            flight.close()
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any | None = None
@@ -51,7 +51,9 @@ class ForebayCheckpointIO(CheckpointIO):
         place = self._open(path)
         # One staging area for all paths: the second save allocates nothing.
         place._staging, place._flight.staging = self._staging, None
-        self._flight = (place, place.save(int(checkpoint.get("global_step", 0)), checkpoint))
+        # Always the same step: a path is written again by whoever wants it replaced, also at an earlier step.
+        place.save(0, checkpoint)
+        self._flight = place
 
     def load_checkpoint(
         self,
