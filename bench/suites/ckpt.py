@@ -67,7 +67,7 @@ def run(options, _tmpfs):
 
 
 def contender(folder, size, name, op, note):
-    """A library in a new process; None where there is no Forebay to be measured, or whose file is to be read."""
+    """A library in a new process; None where there is no Forebay to be measured or read from."""
     env = with_forebay() if name.startswith("Forebay") or op == "plain_read" else {}
     if env is None:
         return None
