@@ -11,7 +11,7 @@ use crate::seal::slots;
 use crate::sign;
 use crate::tree::{Kind, named_children, numbered_children, open_page};
 use crate::value::Value;
-use crate::wire::{Cursor, cursor};
+use crate::wire::cursor;
 
 /// Manifests: as they are, and bodies by themselves, since nothing that is fuzzed would hold a hash; and key slots and signatures.
 pub fn manifest(bytes: &[u8]) {
@@ -47,17 +47,17 @@ pub fn part(bytes: &[u8]) {
         }
     }
     drop(numbered_children(bytes, Kind::Chunks, 1, 3));
-    let mut cursor = cursor(bytes, "fuzz");
-    if let Ok(entry) = Entry::take(&mut cursor) {
+    let mut at = cursor(bytes, "fuzz");
+    if let Ok(entry) = Entry::take(&mut at) {
         let mut again = Vec::new();
         entry.put(&mut again);
-        assert_eq!(bytes.get(..cursor.at()), Some(&again[..]));
+        assert_eq!(bytes.get(..at.at()), Some(&again[..]));
     }
-    let mut cursor = cursor(bytes, "fuzz");
-    if let Ok(chunk) = ChunkRecord::take(&mut cursor) {
+    let mut at = cursor(bytes, "fuzz");
+    if let Ok(chunk) = ChunkRecord::take(&mut at) {
         let mut again = Vec::new();
         chunk.put(&mut again);
-        assert_eq!(bytes.get(..cursor.at()), Some(&again[..]));
+        assert_eq!(bytes.get(..at.at()), Some(&again[..]));
     }
 }
 

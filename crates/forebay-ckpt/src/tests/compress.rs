@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_core::Seed;
-use forebay_store::Store;
+use forebay_store::{PutOptions, Store, StoreExt};
 
 use super::support::*;
 use crate::names::Form;
@@ -169,6 +169,39 @@ async fn incremental_saves_mix_ways() {
     let checkpoint = open(&store, &context, 5).await;
     load_all(&checkpoint, states.last().unwrap()).await.unwrap();
     assert!(verify(&checkpoint, &|_| {}).await.unwrap().is_whole());
+}
+
+/// What lies between chunks is no chunk's, but somebody may hide something there.
+#[tokio::test]
+async fn what_lies_between_chunks_is_zero() {
+    let context = context();
+    let store = memory();
+    save_with(&store, &context, how(1, 1, Compress::Auto), &soft_state(1), 0)
+        .await
+        .unwrap();
+    let checkpoint = open(&store, &context, 1).await;
+    let key = checkpoint.manifest().payloads[0].key();
+    let (good, _) = crate::open::read_small(&store, &context, &key, 1 << 30)
+        .await
+        .unwrap();
+    let part = checkpoint.part(0).await.unwrap();
+    let chunks = part.chunks(0, part.head.chunks.records).await.unwrap();
+    let mut tried = 0;
+    for end in chunks.iter().map(|chunk| chunk.span().end()) {
+        let next = end.next_multiple_of(4096).min(good.len() as u64);
+        for at in [end, next.saturating_sub(1)] {
+            if !(end..next).contains(&at) {
+                continue;
+            }
+            let mut bad = good.to_vec();
+            bad[at as usize] = 1;
+            store.put_bytes(&key, &bad, &PutOptions::default()).await.unwrap();
+            let report = verify(&checkpoint, &|_| {}).await.unwrap();
+            assert_eq!(report.damages.len(), 1, "byte {at}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 10, "{tried}");
 }
 
 #[tokio::test]
