@@ -333,7 +333,11 @@ fn create_dirs(path: &Path) -> Result<NameDone> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             result => drop(done("mkdir", dir, result)?),
         }
-        sync_dir(parent_of(dir))?;
+        if let Err(error) = sync_dir(parent_of(dir)) {
+            // The kernel reports a loss once and forgets it: were it left, whoever finds it would build on a name that may not last.
+            drop(fs::remove_dir(dir));
+            return Err(error);
+        }
     }
     if path.is_dir() {
         Ok(NameDone::Nothing)

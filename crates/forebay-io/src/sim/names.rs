@@ -141,7 +141,10 @@ impl SimEngine {
                 Err(Errno::EXIST) => Ok(()),
                 result => result,
             })?;
-            self.sync_dir(dir.parent().unwrap_or(Path::new("/")))?;
+            if let Err(error) = self.sync_dir(dir.parent().unwrap_or(Path::new("/"))) {
+                drop(self.on_path("rmdir", dir, false, |fs| fs.remove_dir(dir)));
+                return Err(error);
+            }
         }
         Ok(())
     }
