@@ -153,6 +153,30 @@ pub(crate) fn attempt_key(step: u64, attempt: Attempt) -> Key {
     key(&format!("{STEPS}/{step:020}/{attempt}"))
 }
 
+/// The name of a note.
+const NOTE: &str = "drain.note";
+
+/// The note among manifests, see [`note_keys`].
+pub(crate) fn manifests_note_key() -> Key {
+    key(&format!("{MANIFESTS}/{NOTE}"))
+}
+
+/// Names that come and go, in the folders of attempts and in all above them: where names are files, putting one makes those beside it durable.
+pub(crate) fn note_keys(attempts: impl Iterator<Item = (u64, Attempt)> + Clone) -> Vec<Key> {
+    let of_attempts = attempts
+        .clone()
+        .map(|(step, attempt)| format!("{STEPS}/{step:020}/{attempt}/{NOTE}"));
+    let of_steps = attempts.map(|(step, _)| format!("{STEPS}/{step:020}/{NOTE}"));
+    let above = [
+        format!("{STEPS}/{NOTE}"),
+        format!("{MANIFESTS}/{NOTE}"),
+        NOTE.to_owned(),
+    ];
+    let mut names: Vec<String> = of_attempts.chain(of_steps).chain(above).collect();
+    names.dedup();
+    names.iter().map(|name| key(name)).collect()
+}
+
 pub(crate) fn piece_key(step: u64, attempt: Attempt, piece: Piece) -> Key {
     let name = match piece {
         Piece::Payload(rank, Form::Safetensors) => format!("rank-{rank:06}.safetensors"),

@@ -5,6 +5,7 @@
 mod compress;
 mod crash;
 mod damage;
+mod drain_crash;
 mod faults;
 mod gc;
 mod golden;

@@ -23,25 +23,25 @@ use crate::seal::tests::keys;
 use crate::*;
 
 /// Crashes of each half-done run: every seed draws another subset of what was not synced.
-const CRASHES: u64 = 4;
+pub(super) const CRASHES: u64 = 4;
 
 /// The same on a disk that forgets: what must be found there takes several losses at once.
 const FORGETFUL_CRASHES: u64 = 64;
 
 /// Work that needs more operations than this goes round in circles.
-const OPS_MAX: u64 = 3000;
+pub(super) const OPS_MAX: u64 = 3000;
 
 /// What the engine forgets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Forgets {
+pub(super) enum Forgets {
     Nothing,
     Sync,
     SyncDir,
 }
 
-struct Forgetful {
-    inner: Arc<SimEngine>,
-    forgets: Forgets,
+pub(super) struct Forgetful {
+    pub(super) inner: Arc<SimEngine>,
+    pub(super) forgets: Forgets,
 }
 
 impl Engine for Forgetful {
@@ -101,12 +101,12 @@ impl fmt::Debug for Forgetful {
 }
 
 /// A new process: its names of temporary things are its own.
-fn store_on(engine: Arc<dyn Engine>) -> (Arc<dyn Store>, Context) {
+pub(super) fn store_on(engine: Arc<dyn Engine>) -> (Arc<dyn Store>, Context) {
     store_at(engine, Duration::ZERO)
 }
 
 /// The same, some time later.
-fn store_at(engine: Arc<dyn Engine>, now: Duration) -> (Arc<dyn Store>, Context) {
+pub(super) fn store_at(engine: Arc<dyn Engine>, now: Duration) -> (Arc<dyn Store>, Context) {
     static PROCESSES: AtomicU64 = AtomicU64::new(0);
     let seed = Seed(PROCESSES.fetch_add(1, Ordering::Relaxed));
     let config = DiskConfig {
@@ -155,7 +155,7 @@ const WORKS: [Work; 7] = [
     Work::Sealed,
 ];
 
-fn state_of(step: u64) -> State {
+pub(super) fn state_of(step: u64) -> State {
     let mut state = state(1);
     let seed = step as u8;
     state.get_mut("embed").unwrap().bytes[0] = seed;
@@ -169,7 +169,7 @@ fn other_state() -> State {
 }
 
 /// What must be found, by step: one of these states; `None` where there may be nothing.
-type Expected = BTreeMap<u64, Vec<Option<State>>>;
+pub(super) type Expected = BTreeMap<u64, Vec<Option<State>>>;
 
 impl Work {
     fn expected(self, is_done: bool) -> Expected {
@@ -285,7 +285,7 @@ async fn prepared(work: Work) -> SimFs {
 }
 
 /// Look as a new process does.
-async fn look(fs: &SimFs, expected: &Expected) -> Result<(), String> {
+pub(super) async fn look(fs: &SimFs, expected: &Expected) -> Result<(), String> {
     let (store, context) = store_on(Arc::new(SimEngine::new(fs, SimConfig::default())));
     let listed = list(Arc::clone(&store), &context)
         .await

@@ -7,21 +7,21 @@
 //! Objects are named by attempts and never change, so what is there with its length is whole, whoever brought it: a drain that was killed goes on with the
 //! next object. Nothing of a checkpoint is visible before its manifest, which is the same, byte for byte, in every tier.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use forebay_core::{Error, ErrorKind, Key, Ledger, Result, Retry};
 use forebay_io::Buf;
-use forebay_store::{Entry as Row, ListOptions, PutMode, PutOptions};
-use futures::stream::{self, StreamExt, TryStreamExt};
+use forebay_store::{Entry as Row, ListOptions, PutMode, PutOptions, StoreExt};
+use futures::stream::{self, StreamExt};
 
 use super::drain::{DrainEvent, DrainOptions, DrainReport, Drained};
 use super::lease::Lease;
 use super::objects::{self, Owners};
 use super::seal::Sealed;
-use super::send::{Sent, Way};
+use super::send::{Sent, Way, is_of_disk};
 use crate::list::gone_of_step;
 use crate::manifest::{Manifest, Publish};
-use crate::names::{Attempt, Piece, attempt_key, manifest_key, piece_key};
+use crate::names::{Attempt, Piece, attempt_key, manifest_key, note_keys, piece_key};
 use crate::open::{Checkpoint, read_manifest};
 use crate::pages::Source;
 
@@ -38,6 +38,8 @@ pub(super) struct Job<'a> {
     pub(super) options: &'a DrainOptions,
     pub(super) lease: &'a Lease,
     pub(super) mode: PutMode,
+    /// Payloads that checkpoints at the destination name.
+    pub(super) vouched: &'a HashSet<(u64, Attempt, u32)>,
     pub(super) tell: &'a (dyn Fn(DrainEvent) + Send + Sync),
 }
 
@@ -108,6 +110,7 @@ impl Job<'_> {
             .await?;
         self.send_parts(&checkpoint, &there, &mut drained, &mut ledger)
             .await?;
+        self.settle(&checkpoint).await?;
         self.lease.check().await?;
         ledger.merge(&checkpoint.ledger());
         let (bytes, put) = self.publish(checkpoint.manifest()).await?;
@@ -204,15 +207,47 @@ impl Job<'_> {
             async move { Ok::<_, Error>((bytes, way.send(object, mode).await?)) }
         });
         let mut sends = stream::iter(sends).buffer_unordered(OBJECTS_AT_ONCE);
-        while let Some((bytes, sent)) = sends.try_next().await? {
-            let Sent {
-                unsealed_bytes,
-                ledger: moved,
-            } = sent;
-            drained.objects += 1;
-            drained.bytes += bytes;
-            drained.unsealed_bytes += unsealed_bytes;
-            ledger.merge(&moved);
+        let mut failed = None;
+        while let Some(sent) = sends.next().await {
+            match sent {
+                Ok((bytes, sent)) => {
+                    let Sent {
+                        unsealed_bytes,
+                        ledger: moved,
+                    } = sent;
+                    drained.objects += 1;
+                    drained.bytes += bytes;
+                    drained.unsealed_bytes += unsealed_bytes;
+                    ledger.merge(&moved);
+                }
+                // A sync that failed has failed for all who shared it: each must learn that, and take back what it made visible.
+                Err(error) if is_of_disk(&error) => failed = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Where names are files, make durable what others made and may have been killed before they did so: objects that were found, and the folders on the way to
+    /// all of them. Putting a name syncs its folder. What checkpoints there name is durable already.
+    async fn settle(&self, checkpoint: &Checkpoint) -> Result<()> {
+        if self.to.store.location().to_path().is_none() {
+            return Ok(());
+        }
+        let manifest = checkpoint.manifest();
+        let rows = manifest.payloads.iter();
+        let found = rows.filter(|row| !self.vouched.contains(&row.order()));
+        let own = (manifest.step, manifest.attempt);
+        let attempts: BTreeSet<(u64, Attempt)> =
+            found.map(|row| (row.step, row.attempt)).chain([own]).collect();
+        // From the leaves up, and the root last.
+        for note in note_keys(attempts.iter().copied()) {
+            let options = PutOptions::default();
+            self.to.store.put_bytes(&note, b"", &options).await?;
+            self.to.store.delete(&note).await?;
         }
         Ok(())
     }
@@ -244,6 +279,13 @@ impl Job<'_> {
             .store
             .put(&key, Buf::copy_of(&bytes)?.into(), &options)
             .await;
+        if let Err(error) = &put
+            && is_of_disk(error)
+            && let Err(error) = self.to.store.delete(&key).await
+        {
+            // Visible, and perhaps not durable: the next drain must not take it for there.
+            tracing::warn!(%error, "cannot remove what a disk failed to keep");
+        }
         let must_look = match &put {
             Ok(_) => self.options.publish == Publish::SingleWriter,
             // The reply may have been lost while the manifest arrived. Errors of a disk are not asked about: what is visible may not be durable.

@@ -11,14 +11,16 @@ use std::time::Duration;
 use forebay_core::{Error, ErrorKind, Ledger, Result};
 use forebay_io::Class;
 use forebay_store::wrap::{Throttle, Throttled};
-use forebay_store::{Context, PutMode, Store};
+use forebay_store::{Context, PutMode, PutOptions, Store, StoreExt};
 use serde::Serialize;
 
 use super::bring::Job;
 use super::lease::{Lease, STALE_AFTER};
 use crate::list;
 use crate::manifest::{Manifest, Publish};
+use crate::names::manifests_note_key;
 use crate::pages::Source;
+use crate::part::PayloadRow;
 use crate::retention::{Retention, StepState, Verdict};
 
 /// Least bytes a second that a cap may ask for: below, a pin would be stale before a part has arrived.
@@ -178,10 +180,22 @@ pub(crate) async fn drain_with(
     }
     let to = &throttled(to, options);
     let mut report = DrainReport::default();
-    let wanted = pick(from, to, options, &mut report).await?;
+    let far = list::list_with(to).await?.into_iter();
+    let far: HashMap<u64, Manifest> = far
+        .filter_map(|listed| Some((listed.step, listed.manifest.ok()?)))
+        .collect();
+    let wanted = pick(from, &far, options, &mut report).await?;
+    if !report.there.is_empty() && to.store.location().to_path().is_some() {
+        // Whoever brought them may have been killed before their names were durable, and what is told to be there may go elsewhere.
+        let note = manifests_note_key();
+        to.store.put_bytes(&note, b"", &PutOptions::default()).await?;
+        to.store.delete(&note).await?;
+    }
     if wanted.is_empty() {
         return Ok(report);
     }
+    let rows = far.values().flat_map(|manifest| &manifest.payloads);
+    let vouched = rows.map(PayloadRow::order).collect();
     let lease = Lease::take(from, to, options.stale_after).await?;
     let done = async {
         let job = Job {
@@ -191,6 +205,7 @@ pub(crate) async fn drain_with(
             lease: &lease,
             // After the pin: an empty place shows what it can do once something is there.
             mode: file_mode(to, options.publish).await?,
+            vouched: &vouched,
             tell,
         };
         job.run(wanted, &mut report).await
@@ -234,7 +249,7 @@ async fn file_mode(to: &Source, publish: Publish) -> Result<PutMode> {
 /// Which checkpoints are to be brought, newest first.
 async fn pick(
     from: &Source,
-    to: &Source,
+    far: &HashMap<u64, Manifest>,
     options: &DrainOptions,
     report: &mut DrainReport,
 ) -> Result<Vec<Manifest>> {
@@ -245,10 +260,6 @@ async fn pick(
             Err(error) => report.pass(listed.step, error.to_string(), true),
         }
     }
-    let far = list::list_with(to).await?.into_iter();
-    let far: HashMap<u64, Manifest> = far
-        .filter_map(|listed| Some((listed.step, listed.manifest.ok()?)))
-        .collect();
     if let Some(steps) = &options.steps
         && let Some(missing) = steps.iter().find(|step| !near.contains_key(step))
     {

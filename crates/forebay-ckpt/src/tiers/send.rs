@@ -65,6 +65,13 @@ impl Way<'_> {
         let put = match put {
             // By its name it is the same object, and objects are put whole: somebody was faster.
             Err(error) if error.kind() == ErrorKind::AlreadyExists && mode == PutMode::IfAbsent => None,
+            // A disk that could not make it durable may show it all the same, and the next drain must not take it for whole.
+            Err(error) if is_of_disk(&error) => {
+                if let Err(error) = self.to.store.delete(&object.key).await {
+                    tracing::warn!(%error, "cannot remove what a disk failed to keep");
+                }
+                return Err(error);
+            }
             put => Some(put?),
         };
         if let Some(put) = &put {
@@ -191,6 +198,11 @@ impl Way<'_> {
             .at(self.to.store.location())
             .with_source(error))
     }
+}
+
+/// True when a disk failed: what it shows now may not be what it has after a power failure.
+pub(super) fn is_of_disk(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::OutOfSpace)
 }
 
 /// A checker that passes from one blocking task to the next.
