@@ -11,7 +11,8 @@
 //! - [`Checkpoint`]: an open one; [`Want`], [`Loaded`]: any box of any tensor, whoever saved it;
 //! - [`Value`]: what is not a tensor, without pickle; [`Dtype`], [`SliceSpec`]: what is;
 //! - [`list`](fn@list), [`newest`], [`verify`](fn@verify), [`diff`](fn@diff), [`gc`](fn@gc);
-//! - [`Tiers`], [`drain`](fn@drain), [`Retention`]: the same checkpoints near and far, and what each place keeps.
+//! - [`Tiers`], [`drain`](fn@drain), [`Retention`]: the same checkpoints near and far, and what each place keeps;
+//! - [`export`](fn@export): written anew in the formats of others.
 //!
 //! The bytes are specified in `docs/formats/checkpoint.md`. `wire`, `tree`, `part`, `index`, `manifest`, `layout` and `codec` are pure; `pages` and `open` read, `save` and
 //! `commit` write.
@@ -22,6 +23,7 @@ mod commit;
 mod diff;
 mod dtype;
 mod entry;
+mod export;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod gc;
@@ -56,6 +58,7 @@ pub use commit::Committed;
 pub use diff::{Change, Diff, Difference, diff};
 pub use dtype::Dtype;
 pub use entry::{Alias, ChunkRecord, Codec, Content, Entry, SliceSpec};
+pub use export::{ExportFormat, ExportOptions, Exported, ExportedFile, SHARD_BYTES_DEFAULT, export};
 pub use gc::{Collected, GcOptions, gc};
 pub use hash::{Digest, HashKind};
 pub use index::Found;

@@ -6,6 +6,7 @@ mod compress;
 mod crash;
 mod damage;
 mod drain_crash;
+mod export;
 mod faults;
 mod gc;
 mod golden;

@@ -18,8 +18,8 @@ mod pack;
 mod seal;
 
 pub(crate) use ckpt::{
-    BenchCkptArgs, BringArgs, CkptCommand, CkptDiffArgs, CkptDrainArgs, CkptGcArgs, CkptLsArgs,
-    CkptRestoreArgs, CkptShowArgs, CkptVerifyArgs,
+    BenchCkptArgs, BringArgs, CkptCommand, CkptDiffArgs, CkptDrainArgs, CkptExportArgs, CkptGcArgs,
+    CkptLsArgs, CkptRestoreArgs, CkptShowArgs, CkptVerifyArgs,
 };
 pub(crate) use gds::GdsArgs;
 pub(crate) use load::LoadArgs;

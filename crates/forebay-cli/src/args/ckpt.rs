@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use forebay_ckpt::{Compress, Retention};
 use forebay_core::ByteSize;
 
@@ -33,6 +33,8 @@ pub(crate) enum CkptCommand {
     Key(CkptKeyArgs),
     /// Check that no line of an access log was changed, removed or put in
     Log(CkptLogArgs),
+    /// Write a checkpoint anew in the format of others, tensors whole whoever saved their slices, every byte verified
+    Export(CkptExportArgs),
 }
 
 /// `forebay ckpt ls`.
@@ -191,6 +193,40 @@ pub(crate) struct CkptRestoreArgs {
     /// Where it goes
     #[arg(value_name = "DIR|URL")]
     pub(crate) to: OsString,
+}
+
+/// Formats of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportTo {
+    /// One file, model.safetensors
+    Safetensors,
+    /// Shards and an index, as model hubs have them
+    Hf,
+    /// What torch.save writes, model.pt; read it with torch.load(weights_only=True)
+    Torch,
+}
+
+/// `forebay ckpt export`.
+#[derive(Debug, Args)]
+pub(crate) struct CkptExportArgs {
+    /// Format
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) to: ExportTo,
+    /// Which step; the newest unless told otherwise
+    #[arg(long, value_name = "STEP")]
+    pub(crate) step: Option<u64>,
+    /// Only names that begin with this, such as model., which is left off
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) prefix: Option<String>,
+    /// Bytes of a shard
+    #[arg(long, value_name = "SIZE", default_value = "5GB")]
+    pub(crate) shard_size: ByteSize,
+    /// Where the checkpoint is
+    #[arg(value_name = "URL")]
+    pub(crate) url: OsString,
+    /// Folder that the files are written to
+    #[arg(value_name = "DIR|URL")]
+    pub(crate) dir: OsString,
 }
 
 /// `forebay ckpt gc`.

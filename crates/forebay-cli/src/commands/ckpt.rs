@@ -2,6 +2,7 @@
 
 mod diff;
 mod drain;
+mod export;
 mod gc;
 mod key;
 mod log;
@@ -33,6 +34,7 @@ pub(super) async fn run(command: CkptCommand, app: &App) -> Printed<Exit> {
         CkptCommand::Diff(args) => app.unless_cancelled(diff::run(&args, app)).await,
         CkptCommand::Gc(args) => app.unless_cancelled(gc::run(&args, app)).await,
         CkptCommand::Drain(args) => drain::run(&args, app).await,
+        CkptCommand::Export(args) => app.unless_cancelled(export::run(&args, app)).await,
         CkptCommand::Restore(args) => drain::restore(&args, app).await,
         // To its end: each manifest is replaced at once, and its pin removed.
         CkptCommand::Rewrap(args) => rewrap::run(&args, app).await,

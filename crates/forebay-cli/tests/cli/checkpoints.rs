@@ -327,3 +327,43 @@ fn what_gc_and_rewrap_do_is_noted() {
     std::fs::write(sandbox.path("log"), log.replace("\"step\":10", "\"step\":11")).unwrap();
     sandbox.run(["ckpt", "log", "log"]).exits(1).says(&["line 2"]);
 }
+
+#[test]
+fn checkpoints_are_exported() {
+    let sandbox = saved();
+    let ran = sandbox
+        .run(["ckpt", "export", "run", "--to", "safetensors", "out", "--json"])
+        .exits(0);
+    let report = json(&ran.out);
+    assert_eq!(report["tensors"], 1, "{report}");
+    assert_eq!(report["left_out"][0], "lr");
+    // Two slices come out as one tensor, which other commands read.
+    let ran = sandbox.run(["load", "out/model.safetensors", "--json"]).exits(0);
+    assert!(ran.out.contains("16384"), "{}", ran.out);
+    let ran = sandbox
+        .run([
+            "ckpt",
+            "export",
+            "run",
+            "--step",
+            "10",
+            "--to",
+            "hf",
+            "--prefix",
+            "model.",
+            "out",
+        ])
+        .exits(0);
+    assert_eq!(
+        ran.out.lines().collect::<Vec<_>>(),
+        ["model-00001-of-00001.safetensors", "model.safetensors.index.json"]
+    );
+    let ran = sandbox
+        .run(["ckpt", "export", "run", "--to", "torch", "out"])
+        .exits(0);
+    assert_eq!(ran.out.trim(), "model.pt");
+    assert!(ran.err.contains("1 tensor and 1 value"), "{}", ran.err);
+    sandbox
+        .run(["ckpt", "export", "run", "--to", "pickle", "out"])
+        .exits(2);
+}

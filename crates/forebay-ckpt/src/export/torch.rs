@@ -1,0 +1,120 @@
+//! What `torch.save` writes: a zip archive of a pickle, which says what there is, and of the bytes of each storage.
+
+use std::collections::HashMap;
+
+use forebay_core::{Ledger, Result};
+
+use super::Job;
+use super::pickle::{Pickle, TensorView, has_type};
+use super::stream::Writer;
+use super::tensors::Tensor;
+use super::zip::Archive;
+
+const FILE: &str = "model.pt";
+
+/// The folder that everything is in; torch takes any name.
+const FOLDER: &str = "model";
+
+impl Job<'_> {
+    pub(super) async fn torch(&mut self) -> Result<()> {
+        self.done.left_out.append(&mut self.tensors.opaque);
+        let tensors = std::mem::take(&mut self.tensors.list);
+        let (tensors, without): (Vec<_>, Vec<_>) =
+            tensors.into_iter().partition(|tensor| has_type(tensor.dtype));
+        self.done
+            .left_out
+            .extend(without.into_iter().map(|tensor| tensor.name));
+        let storages = storages(&tensors);
+        let pickle = self.pickle(&tensors, &storages).await?;
+        let bytes: u64 = storages.list.iter().map(|storage| storage.bytes).sum();
+        let mut writer = self.begin(FILE, bytes).await?;
+        let written = self.archive(&mut writer, pickle, &storages.list).await;
+        let written = written.map(|ledger| self.done.ledger.merge(&ledger));
+        self.end(FILE, writer, written).await?;
+        self.done.tensors += tensors.len() as u64;
+        Ok(())
+    }
+
+    async fn pickle(&mut self, tensors: &[Tensor], storages: &Storages) -> Result<Vec<u8>> {
+        let mut pickle = Pickle::new();
+        for tensor in tensors {
+            let number = storages.number_of.get(&tensor.target).copied().unwrap_or(0);
+            let (first_element, strides) = match &tensor.view {
+                Some((first, strides)) => (*first, strides.clone()),
+                None => (0, tensor.strides()),
+            };
+            let view = TensorView {
+                dtype: tensor.dtype,
+                storage: &number.to_string(),
+                storage_elements: tensor.target_shape.iter().product(),
+                first_element,
+                shape: &tensor.shape,
+                strides: &strides,
+            };
+            pickle.tensor(&tensor.name, &view)?;
+        }
+        for (name, new) in std::mem::take(&mut self.tensors.values) {
+            let value = self.checkpoint.value(&name).await?;
+            match value {
+                Some(value) if pickle.value(&new, &value) => self.done.values += 1,
+                _ => self.done.left_out.push(new),
+            }
+        }
+        Ok(pickle.finish())
+    }
+
+    async fn archive(&self, writer: &mut Writer, pickle: Vec<u8>, storages: &[Tensor]) -> Result<Ledger> {
+        let mut archive = Archive::default();
+        put(writer, &mut archive, "data.pkl", &pickle).await?;
+        put(writer, &mut archive, "byteorder", b"little").await?;
+        let mut ledger = Ledger::default();
+        for (number, storage) in storages.iter().enumerate() {
+            let name = format!("{FOLDER}/data/{number}");
+            let head = archive.begin(&name, writer.bytes);
+            writer.write(&head).await?;
+            let mut crc = crc32fast::Hasher::new();
+            let mut each = |bytes: &[u8]| crc.update(bytes);
+            ledger.merge(&self.write_tensor(writer, storage, &mut each).await?);
+            writer.write(&archive.end(storage.bytes, crc.finalize())).await?;
+        }
+        put(writer, &mut archive, "version", b"3\n").await?;
+        let start = writer.bytes;
+        writer.write(&archive.finish(start)).await?;
+        Ok(ledger)
+    }
+}
+
+async fn put(writer: &mut Writer, archive: &mut Archive, name: &str, bytes: &[u8]) -> Result<()> {
+    let head = archive.begin(&format!("{FOLDER}/{name}"), writer.bytes);
+    writer.write(&head).await?;
+    writer.write(bytes).await?;
+    let end = archive.end(bytes.len() as u64, crc32fast::hash(bytes));
+    writer.write(&end).await
+}
+
+/// What is stored: each tensor of the checkpoint that something is a view of, once.
+struct Storages {
+    list: Vec<Tensor>,
+    number_of: HashMap<String, usize>,
+}
+
+fn storages(tensors: &[Tensor]) -> Storages {
+    let mut storages = Storages {
+        list: Vec::new(),
+        number_of: HashMap::new(),
+    };
+    for tensor in tensors {
+        if storages.number_of.contains_key(&tensor.target) {
+            continue;
+        }
+        let number = storages.list.len();
+        storages.number_of.insert(tensor.target.clone(), number);
+        storages.list.push(Tensor {
+            shape: tensor.target_shape.clone(),
+            bytes: tensor.dtype.bytes_of(&tensor.target_shape).unwrap_or(0),
+            view: None,
+            ..tensor.clone()
+        });
+    }
+    storages
+}

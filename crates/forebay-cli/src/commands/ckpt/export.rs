@@ -1,0 +1,64 @@
+//! `forebay ckpt export`: the names of the files that were written go to stdout.
+
+use forebay_ckpt::{ExportFormat, ExportOptions, export};
+use forebay_core::{ByteSize, Clock, Rate, SystemClock};
+
+use crate::Exit;
+use crate::app::App;
+use crate::args::{CkptExportArgs, ExportTo};
+use crate::data::count;
+use crate::printer::{Printed, visible};
+use crate::progress::Bar;
+
+/// Names that are told one by one; more are counted.
+const LEFT_OUT_SHOWN_MAX: usize = 10;
+
+/// Export.
+pub(super) async fn run(args: &CkptExportArgs, app: &App) -> Printed<Exit> {
+    let context = app.context()?;
+    let checkpoint = super::open(&args.url, args.step, &context, app.printer()).await?;
+    let to = super::destination(&args.dir, &context).await?;
+    let options = ExportOptions {
+        format: match args.to {
+            ExportTo::Safetensors => ExportFormat::Safetensors,
+            ExportTo::Hf => ExportFormat::Hf {
+                shard_bytes_max: args.shard_size.0,
+            },
+            ExportTo::Torch => ExportFormat::Torch,
+        },
+        prefix: args.prefix.clone(),
+    };
+    let bar = Bar::new(app.printer(), "exporting", Some(checkpoint.manifest().raw_bytes));
+    let begun = SystemClock.now();
+    let exported = export(&checkpoint, &to, &options, &|bytes| bar.add(bytes)).await;
+    bar.finish();
+    let (exported, time) = (exported?, SystemClock.now().saturating_sub(begun));
+    let printer = app.printer();
+    if printer.is_json() {
+        printer.json(&exported)?;
+        return Ok(Exit::Success);
+    }
+    for file in &exported.files {
+        printer.data(&file.name)?;
+    }
+    for name in exported.left_out.iter().take(LEFT_OUT_SHOWN_MAX) {
+        printer.say(format_args!("left out, has no place there: {}", visible(name)));
+    }
+    let more = exported.left_out.len().saturating_sub(LEFT_OUT_SHOWN_MAX);
+    if more > 0 {
+        printer.say(format_args!("left out, too: {}", count(more as u64, "name")));
+    }
+    let bytes = exported.files.iter().map(|file| file.bytes).sum();
+    printer.say(format_args!(
+        "step {}: {} and {} in {} of {}, {:.1} s ({})",
+        exported.step,
+        count(exported.tensors, "tensor"),
+        count(exported.values, "value"),
+        count(exported.files.len() as u64, "file"),
+        ByteSize(bytes),
+        time.as_secs_f64(),
+        Rate::of(bytes, time)
+    ));
+    printer.detail(&exported.ledger);
+    Ok(Exit::Success)
+}
