@@ -63,6 +63,17 @@ impl Checkpoint {
         Ok(specs.next())
     }
 
+    /// Only find out what would be read.
+    #[cfg(test)]
+    pub(crate) async fn plan_all(&self, wants: &[Want]) -> Result<usize> {
+        let plans = stream::iter(wants).map(|want| async move {
+            let found = self.find(&want.name).await?;
+            plan::plan(self, want, found).await
+        });
+        let plans: Vec<_> = plans.buffered(PLANS_AT_ONCE).try_collect().await?;
+        Ok(plans.len())
+    }
+
     /// Fill the memory of every want. `NotFound` names a tensor that is not there, `Corrupt` the tensor and the bytes that are damaged or
     /// that no slice has.
     pub async fn load(&self, wants: Vec<Want>) -> Result<Loaded> {

@@ -298,7 +298,9 @@ fn kill_many(place: &Place, kills: u64) {
         behind += u64::from(far < near);
         step = near.max(step - 1) + 1;
     }
-    println!("{kills} kills, {step} steps, {behind} of the kills before a drain had ended, 0 torn, 0 lost");
+    tell(&format!(
+        "{kills} kills, {step} steps, {behind} of the kills before a drain had ended, 0 torn, 0 lost"
+    ));
     assert!(step > kills / 3, "children hardly got anywhere");
 }
 
@@ -308,7 +310,7 @@ fn bucket() -> Option<String> {
             !env::TEST_REQUIRE_SERVERS.is_on(),
             "FOREBAY_TEST_S3_ENDPOINT is not set, but servers are required"
         );
-        println!("skipped: no S3 server (FOREBAY_TEST_S3_ENDPOINT is not set)");
+        tell("skipped: no S3 server (FOREBAY_TEST_S3_ENDPOINT is not set)");
         return None;
     }
     Some(env::TEST_S3_BUCKET.get().expect("FOREBAY_TEST_S3_BUCKET"))

@@ -19,7 +19,7 @@ mod seal;
 
 pub(crate) use ckpt::{
     BenchCkptArgs, BringArgs, CkptCommand, CkptDiffArgs, CkptDrainArgs, CkptExportArgs, CkptGcArgs,
-    CkptLsArgs, CkptRestoreArgs, CkptShowArgs, CkptVerifyArgs,
+    CkptLsArgs, CkptRestoreArgs, CkptShowArgs, CkptVerifyArgs, ExportTo,
 };
 pub(crate) use gds::GdsArgs;
 pub(crate) use load::LoadArgs;

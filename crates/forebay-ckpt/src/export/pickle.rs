@@ -83,7 +83,7 @@ impl Pickle {
     }
 
     fn begin_pair(&mut self, key: &str) {
-        if self.pairs % BATCH == 0 {
+        if self.pairs.is_multiple_of(BATCH) {
             if self.pairs > 0 {
                 self.out.push(b'u');
             }
@@ -116,7 +116,9 @@ impl Pickle {
         put_number(out, view.first_element);
         for numbers in [view.shape, view.strides] {
             out.push(b'(');
-            numbers.iter().for_each(|number| put_number(out, *number));
+            for number in numbers {
+                put_number(out, *number);
+            }
             out.push(b't');
         }
         // No gradient, no hooks.

@@ -76,9 +76,10 @@ impl Work {
         if self == Self::OnBase {
             expected.insert(2, must(2));
         }
-        let third = match is_done {
-            true => must(3),
-            false => vec![Some(state_of(3)), None],
+        let third = if is_done {
+            must(3)
+        } else {
+            vec![Some(state_of(3)), None]
         };
         expected.insert(3, third);
         expected

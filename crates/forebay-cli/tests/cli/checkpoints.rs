@@ -342,16 +342,7 @@ fn checkpoints_are_exported() {
     assert!(ran.out.contains("16384"), "{}", ran.out);
     let ran = sandbox
         .run([
-            "ckpt",
-            "export",
-            "run",
-            "--step",
-            "10",
-            "--to",
-            "hf",
-            "--prefix",
-            "model.",
-            "out",
+            "ckpt", "export", "run", "--step", "10", "--to", "hf", "--prefix", "model.", "out",
         ])
         .exits(0);
     assert_eq!(
