@@ -83,7 +83,7 @@ async fn what_is_drained_is_the_same_byte_for_byte() {
         "newest first"
     );
     assert!(report.is_whole());
-    assert!(report.drained.iter().all(|one| one.unsealed_bytes == 0));
+    assert!(report.drained.iter().all(|one| one.unreferenced_bytes == 0));
     assert!(report.ledger.verified_bytes > 0);
     assert_eq!(objects(&near, &context).await, objects(&far, &context).await);
     load_all(&open(&far, &context, 1).await, &first).await.unwrap();
@@ -130,7 +130,7 @@ async fn payloads_outlive_the_step_that_wrote_them() {
     assert_eq!(report.drained.len(), 1);
     // The chunk that changed lies in the old payload, and nothing speaks for it any more.
     // Rank 0 has 48 of the 96 rows: 6,144 bytes, of which the second chunk changed.
-    assert_eq!(report.drained[0].unsealed_bytes, 6144 - u64::from(CHUNK));
+    assert_eq!(report.drained[0].unreferenced_bytes, 6144 - u64::from(CHUNK));
     load_all(&open(&far, &context, 2).await, &second).await.unwrap();
     assert!(
         verify(&open(&far, &context, 2).await, &|_| {})

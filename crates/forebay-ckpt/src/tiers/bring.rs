@@ -212,12 +212,12 @@ impl Job<'_> {
             match sent {
                 Ok((bytes, sent)) => {
                     let Sent {
-                        unsealed_bytes,
+                        unreferenced_bytes,
                         ledger: moved,
                     } = sent;
                     drained.objects += 1;
                     drained.bytes += bytes;
-                    drained.unsealed_bytes += unsealed_bytes;
+                    drained.unreferenced_bytes += unreferenced_bytes;
                     ledger.merge(&moved);
                 }
                 // A sync that failed has failed for all who shared it: each must learn that, and take back what it made visible.

@@ -76,7 +76,7 @@ pub struct Drained {
     /// Their bytes.
     pub bytes_there: u64,
     /// Of the bytes sent, those that no checkpoint refers to any more, so that nothing speaks for them.
-    pub unsealed_bytes: u64,
+    pub unreferenced_bytes: u64,
 }
 
 /// A checkpoint that was not brought, and why.

@@ -72,7 +72,7 @@ impl Sealed {
             next: 0,
             at: 0,
             hasher: None,
-            unsealed_bytes: 0,
+            unreferenced_bytes: 0,
         }
     }
 }
@@ -85,7 +85,7 @@ pub(super) struct Checker {
     next: usize,
     at: u64,
     hasher: Option<ChunkHasher>,
-    unsealed_bytes: u64,
+    unreferenced_bytes: u64,
 }
 
 impl Checker {
@@ -132,7 +132,7 @@ impl Checker {
         let span = Span::at(self.at, bytes.len() as u64)?;
         self.at += bytes.len() as u64;
         match self.of.gaps {
-            Gaps::Any => self.unsealed_bytes += bytes.len() as u64,
+            Gaps::Any => self.unreferenced_bytes += bytes.len() as u64,
             Gaps::Zeros if bytes.iter().all(|byte| *byte == 0) => {}
             Gaps::Zeros => return Err(self.damaged(span, "no chunk has them, and they are not zero")),
         }
@@ -142,7 +142,7 @@ impl Checker {
     /// After all bytes: how many of them nothing spoke for.
     pub(super) fn finish(&self) -> Result<u64> {
         if self.at == self.of.bytes && self.next == self.of.seals.len() {
-            return Ok(self.unsealed_bytes);
+            return Ok(self.unreferenced_bytes);
         }
         let message = format!("{}: it ends after {} bytes", self.of.key, self.at);
         Err(Error::new(ErrorKind::Corrupt, "read checkpoint", message))

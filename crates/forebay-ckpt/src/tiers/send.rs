@@ -41,7 +41,7 @@ pub(super) struct Way<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Sent {
     /// Bytes for which no chunk speaks any more.
-    pub(super) unsealed_bytes: u64,
+    pub(super) unreferenced_bytes: u64,
     pub(super) ledger: Ledger,
 }
 
@@ -77,7 +77,7 @@ impl Way<'_> {
         if let Some(put) = &put {
             sent.ledger.merge(&put.ledger);
         }
-        sent.ledger.verified_bytes -= sent.unsealed_bytes.min(sent.ledger.verified_bytes);
+        sent.ledger.verified_bytes -= sent.unreferenced_bytes.min(sent.ledger.verified_bytes);
         let is_unchecked = put.is_none_or(|put| put.check == WriteCheck::Unchecked);
         if is_unchecked || self.reads_back {
             self.read_back(&object, &mut sent.ledger).await?;
@@ -119,7 +119,7 @@ impl Way<'_> {
             sent.ledger.merge(&read);
             bufs.push(buf);
         }
-        sent.unsealed_bytes = finish(self.from, &checker)?;
+        sent.unreferenced_bytes = finish(self.from, &checker)?;
         self.to.store.put(&object.key, bufs.into(), options).await
     }
 
@@ -134,9 +134,9 @@ impl Way<'_> {
         let checker = shared(object);
         let done = self.pass(object, version, &upload, &checker).await;
         match done.and_then(|ledger| Ok((ledger, finish(self.from, &checker)?))) {
-            Ok((ledger, unsealed_bytes)) => {
+            Ok((ledger, unreferenced_bytes)) => {
                 sent.ledger.merge(&ledger);
-                sent.unsealed_bytes = unsealed_bytes;
+                sent.unreferenced_bytes = unreferenced_bytes;
                 upload.complete().await
             }
             Err(error) => {

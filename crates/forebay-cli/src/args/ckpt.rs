@@ -218,6 +218,11 @@ pub(crate) struct CkptExportArgs {
     /// Only names that begin with this, such as model., which is left off
     #[arg(long, value_name = "TEXT")]
     pub(crate) prefix: Option<String>,
+    /// A key that opens it, where it is sealed; as for `verify`
+    #[arg(long, value_name = "KEY")]
+    pub(crate) key: Vec<String>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     /// Bytes of a shard
     #[arg(long, value_name = "SIZE", default_value = "5GB")]
     pub(crate) shard_size: ByteSize,

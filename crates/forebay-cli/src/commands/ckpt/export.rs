@@ -5,7 +5,7 @@ use forebay_core::{ByteSize, Clock, Rate, SystemClock};
 
 use crate::Exit;
 use crate::app::App;
-use crate::args::{CkptExportArgs, ExportTo};
+use crate::args::{CkptExportArgs, ExportTo, keys};
 use crate::data::count;
 use crate::printer::{Printed, visible};
 use crate::progress::Bar;
@@ -16,7 +16,11 @@ const LEFT_OUT_SHOWN_MAX: usize = 10;
 /// Export.
 pub(super) async fn run(args: &CkptExportArgs, app: &App) -> Printed<Exit> {
     let context = app.context()?;
-    let checkpoint = super::open(&args.url, args.step, &context, app.printer()).await?;
+    let mut checkpoint = super::open(&args.url, args.step, &context, app.printer()).await?;
+    if let Some(trusted) = args.trust.trusted()? {
+        checkpoint = checkpoint.require_signature(&trusted)?;
+    }
+    let checkpoint = checkpoint.with_keys(keys(&args.key, &context)?);
     let to = super::destination(&args.dir, &context).await?;
     let options = ExportOptions {
         format: match args.to {
