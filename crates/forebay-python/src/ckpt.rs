@@ -1,4 +1,5 @@
-//! The classes that `forebay.Checkpointer` is made of: `NativeCheckpoints`, `NativeCheckpoint`, `NativeSave`.
+//! The classes that `forebay.Checkpointer` is made of: `NativeCheckpoints`, `NativeCheckpoint`, `NativeSave`;
+//! and `NativeAttempt`, which `forebay.dcp` is made of.
 //!
 //! ```text
 //! save:  Python flattens the state -> [stage]: bytes copied to reused memory, the caller goes on -> [save]: a task of the runtime saves them
@@ -7,9 +8,11 @@
 //!
 //! - `stage`: where slices lie in the staging area, and copies by several threads;
 //! - `save`: one attempt in the background, and what it is asked;
+//! - `attempt`: one attempt step by step, for callers that coordinate ranks by themselves;
 //! - `open`, `load`: a checkpoint, its entries and its bytes;
 //! - `value`: typed values from and to Python objects.
 
+mod attempt;
 mod load;
 mod open;
 mod save;
@@ -30,6 +33,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use serde::Serialize;
 
+pub(crate) use self::attempt::PyNativeAttempt;
 pub(crate) use self::open::PyNativeCheckpoint;
 pub(crate) use self::save::PyNativeSave;
 pub(crate) use self::stage::{ckpt_copy, ckpt_layout};

@@ -49,6 +49,7 @@ fn forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     buffer::add_classes(module)?;
     fork::register(module)?;
     module.add_class::<ckpt::PyEntryName>()?;
+    module.add_class::<ckpt::PyNativeAttempt>()?;
     module.add_class::<ckpt::PyNativeCheckpoint>()?;
     module.add_class::<ckpt::PyNativeCheckpoints>()?;
     module.add_class::<ckpt::PyNativeSave>()?;

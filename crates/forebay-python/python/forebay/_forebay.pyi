@@ -55,6 +55,7 @@ __all__ = [
     "LimitExceededError",
     "Listing",
     "MutableBuffer",
+    "NativeAttempt",
     "NativeBatch",
     "NativeCheckpoint",
     "NativeCheckpoints",
@@ -406,6 +407,20 @@ class NativeSave:
     def cancel(self) -> None: ...
     def trouble(self) -> str | None: ...
     def result(self) -> tuple[str, Ledger] | None: ...
+
+@final
+class NativeAttempt:
+    def __new__(cls, place: NativeCheckpoints, options: dict[str, Any]) -> Self: ...
+    def write(
+        self,
+        staging: MutableBuffer | None,
+        slices: list[tuple[str, str, list[int], list[int], list[int], int, bool]],
+        others: list[tuple[str, str, Any]],
+        keep: Any,
+    ) -> tuple[str, Ledger]: ...
+    def commit(self, metadata: Any) -> tuple[str, Ledger]: ...
+    def published(self) -> str: ...
+    def abandon(self) -> None: ...
 
 @final
 class NativeCheckpoint:

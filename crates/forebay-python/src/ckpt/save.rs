@@ -116,13 +116,8 @@ pub(super) fn begin(
 ) -> PyResult<PyNativeSave> {
     let raise = |error: Error| errors::raise(py, &error);
     let rank: u32 = need(given, "rank")?;
-    let timeout: f64 = need(given, "timeout")?;
-    let timeout = Duration::try_from_secs_f64(timeout).map_err(|error| {
-        raise(refused("a time to wait is a number of seconds from 0 on").with_source(error))
-    })?;
-    let mut options = options_of(py, given)?;
-    options.seal = place.secrets.keys.clone();
-    options.sign.clone_from(&place.secrets.sign);
+    let timeout = timeout_of(given, "timeout")?;
+    let options = options_of(py, place, given)?;
     let metadata: Bound<'_, PyAny> = need(given, "metadata")?;
     let metadata = to_metadata(&metadata)?;
     let mut items = others
@@ -240,7 +235,17 @@ impl Order {
     }
 }
 
-fn options_of(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<SaveOptions> {
+/// How long ranks wait for each other.
+pub(super) fn timeout_of(given: &Bound<'_, PyDict>, name: &str) -> PyResult<Duration> {
+    let timeout: f64 = need(given, name)?;
+    Duration::try_from_secs_f64(timeout).map_err(|error| {
+        let error = refused("a time to wait is a number of seconds from 0 on").with_source(error);
+        errors::raise(given.py(), &error)
+    })
+}
+
+/// How to save at a place: with its keys.
+pub(super) fn options_of(py: Python<'_>, place: &Place, given: &Bound<'_, PyDict>) -> PyResult<SaveOptions> {
     let raise = |error: Error| errors::raise(py, &error);
     let attempt: String = need(given, "attempt")?;
     let attempt = Attempt::parse(&attempt).ok_or_else(|| raise(refused("an attempt is 32 hex digits")))?;
@@ -251,6 +256,8 @@ fn options_of(py: Python<'_>, given: &Bound<'_, PyDict>) -> PyResult<SaveOptions
         options.chunk_bytes = bytes;
     }
     options.base_step = get(given, "base_step")?;
+    options.seal = place.secrets.keys.clone();
+    options.sign.clone_from(&place.secrets.sign);
     if let Some(text) = get::<String>(given, "compress")? {
         options.compress = text.parse().map_err(raise)?;
     }
@@ -283,7 +290,7 @@ fn hash_of(name: &str) -> Result<HashKind> {
     })
 }
 
-fn slice_items(
+pub(super) fn slice_items(
     area: Option<&Buf>,
     slices: Vec<SliceRow>,
     keep: &Arc<Option<Py<PyAny>>>,
@@ -304,7 +311,7 @@ fn slice_items(
     Ok(items)
 }
 
-fn other_item(name: String, kind: &str, object: &Bound<'_, PyAny>) -> PyResult<Item> {
+pub(super) fn other_item(name: String, kind: &str, object: &Bound<'_, PyAny>) -> PyResult<Item> {
     let data = match kind {
         "value" => ItemData::Value(to_value(object)?),
         "opaque" => ItemData::Opaque(object.cast::<PyBytes>()?.as_bytes().to_vec()),
