@@ -126,6 +126,8 @@ class _Loaded:
         self.by_torch = framework == "torch" or (framework == "auto" and has("torch"))
         self.data: dict[str, Any] = {}
         self.made: dict[tuple[str, bool], Any] = {}
+        # Values that are being put together.
+        self.within: list[str] = []
         self.ledger = Ledger()
 
     def fetch(self, names: Iterable[str]) -> None:
@@ -164,12 +166,20 @@ class _Loaded:
 
     def _make(self, name: str, is_numpy: bool) -> Any:
         entry = self.entry(name)
+        if entry.kind in {"opaque", "tensor"} and name not in self.data:
+            # Named by a value, which is not looked into before; pickles are refused here, too.
+            self.fetch([name])
         if entry.kind == "opaque":
             data = self.native.opaque(name)
             assert data is not None
             return pickle.loads(data)
         if entry.kind == "value":
-            return unflatten(self.native.value(name), self.get)
+            if name in self.within:
+                raise CorruptDataError(f"the value {name} contains itself")
+            self.within.append(name)
+            made = unflatten(self.native.value(name), self.get)
+            self.within.pop()
+            return made
         by_numpy = is_numpy or not self.by_torch
         if entry.alias is not None:
             target, first, strides = entry.alias
