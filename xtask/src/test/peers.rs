@@ -1,5 +1,5 @@
 //! Data sets exchanged with the libraries of other loaders: what they write is streamed, what `forebay pack` writes they read. And the safetensors
-//! library's own tests, against the interface of that library that Forebay has.
+//! library's own tests, against the interface of that library that Forebay has; and torch.distributed.checkpoint by its own storage and by Forebay's, side by side.
 //!
 //! The libraries are those of the benchmarks, in the same environments under `target/bench`, which `bench/harness/tools.py` makes. They get the
 //! package of this checkout from a folder of its own, so that the environments hold what their requirements say and nothing else. TensorFlow
@@ -54,7 +54,8 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
     for (name, modules) in RUNS {
         run_in(session, name, modules, &package)?;
     }
-    run_safetensors(session, &package)
+    run_safetensors(session, &package)?;
+    run_dcp(session, &package)
 }
 
 /// Environment with torch and the safetensors library, made from `bench/requirements-load.txt`.
@@ -102,6 +103,23 @@ fn run_safetensors(session: &Session<'_>, package: &Path) -> Result<()> {
             .env_remove("PYTHONHOME")
             .arg(root.join("crates/forebay-python/tests/peers/safetensors_suite.py"))
             .arg(&sdist),
+    )
+}
+
+/// Runs torch.distributed.checkpoint by its own storage and by ours, side by side.
+fn run_dcp(session: &Session<'_>, package: &Path) -> Result<()> {
+    if session.options.filter.is_some() {
+        return Ok(());
+    }
+    let runner = session.runner;
+    let root = runner.workspace().root();
+    let python = root.join(format!("target/bench/venv-{SAFETENSORS_ENVIRONMENT}/bin/python"));
+    runner.run(
+        runner
+            .command(python)
+            .env("PYTHONPATH", package)
+            .env_remove("PYTHONHOME")
+            .arg(root.join("crates/forebay-python/tests/peers/dcp_suite.py")),
     )
 }
 
