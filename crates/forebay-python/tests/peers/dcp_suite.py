@@ -118,7 +118,8 @@ def fsdp_model(mesh: Any, seed: int) -> tuple[Any, Any]:
 def fsdp2(io: Io) -> Any:
     """FSDP2 and HSDP, weights and moments, one into the other."""
     save, load = io
-    line, square = init_device_mesh("cpu", (WORLD,)), init_device_mesh("cpu", (2, 2))
+    line = init_device_mesh("cpu", (WORLD,))
+    square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
     out = []
     for first, second in ((line, square), (square, line)):
         save(dict(zip("mo", get_state_dict(*fsdp_model(first, 1)), strict=True)))
