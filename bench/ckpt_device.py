@@ -108,7 +108,7 @@ def dcp(state, folder):
     from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
     folder.mkdir(parents=True, exist_ok=True)
-    meeting = folder / "meeting"
+    meeting = folder.resolve() / "meeting"
     meeting.unlink(missing_ok=True)
     dist.init_process_group("cpu:gloo", init_method=f"file://{meeting}", rank=0, world_size=1)
     stager = DefaultStager(StagingOptions(True, True, False, True))
