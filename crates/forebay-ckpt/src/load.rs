@@ -67,7 +67,7 @@ impl Checkpoint {
     #[cfg(test)]
     pub(crate) async fn plan_all(&self, wants: &[Want]) -> Result<usize> {
         let plans = stream::iter(wants).map(|want| async move {
-            let found = self.find(&want.name).await?;
+            let found = alias::find(self, want).await?;
             plan::plan(self, want, found).await
         });
         let plans: Vec<_> = plans.buffered(PLANS_AT_ONCE).try_collect().await?;

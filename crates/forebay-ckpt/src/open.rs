@@ -1,5 +1,6 @@
 //! An open checkpoint: its manifest, and whatever of its parts and index was needed so far.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,6 +26,9 @@ use crate::value::Value;
 
 /// Parts opened at once: hides the latency of an object store and keeps memory small.
 const PARTS_AT_ONCE: usize = 32;
+
+/// Parts that are looked into before the index: with more, the index is as near.
+const NEARBY_MAX: u64 = 16;
 
 /// Read a small object whole.
 pub(crate) async fn read_small(
@@ -132,14 +136,17 @@ struct Index {
 
 /// A committed checkpoint; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Checkpoint(Arc<Inner>, Arc<Vault>);
+pub struct Checkpoint(Arc<Inner>, Arc<Access>);
 
-/// The keys that a checkpoint is read with, and what they opened.
-#[derive(Debug, Default)]
-struct Vault {
+/// Who reads a checkpoint, and with which keys.
+#[derive(Debug, Clone, Default)]
+struct Access {
     keys: Keys,
+    /// What the keys opened.
     opener: OnceCell<Arc<Opener>>,
-    access_log: Option<AccessLog>,
+    log: Option<AccessLog>,
+    /// Ranks whose parts probably have what is wanted.
+    nearby: Range<u32>,
 }
 
 #[derive(Debug)]
@@ -191,27 +198,41 @@ impl Checkpoint {
 
     /// The same checkpoint, read with these keys: one that opens one of its key slots is enough.
     pub fn with_keys(&self, keys: Keys) -> Self {
-        let vault = Vault {
-            keys,
-            opener: OnceCell::new(),
-            access_log: self.1.access_log.clone(),
+        self.with_access(|access| {
+            access.keys = keys;
+            access.opener = OnceCell::new();
+        })
+    }
+
+    fn with_access(&self, change: impl FnOnce(&mut Access)) -> Self {
+        let mut access = Access::clone(&self.1);
+        change(&mut access);
+        Self(Arc::clone(&self.0), Arc::new(access))
+    }
+
+    /// The same checkpoint, read by one rank of so many: what it wants is looked for in the parts of the ranks that were in its place before it is looked for
+    /// everywhere. Of a checkpoint of a thousand ranks that is one part instead of all.
+    pub fn for_rank(&self, rank: u32, world: u32) -> Self {
+        let ranks = u64::from(self.0.manifest.world());
+        let (rank, world) = (u64::from(rank), u64::from(world.max(1)));
+        let first = (rank * ranks / world).min(ranks);
+        let end = ((rank + 1) * ranks).div_ceil(world).min(ranks);
+        let nearby = if end - first <= NEARBY_MAX {
+            first as u32..end as u32
+        } else {
+            0..0
         };
-        Self(Arc::clone(&self.0), Arc::new(vault))
+        self.with_access(|access| access.nearby = nearby)
     }
 
     /// The same checkpoint, every load of which is noted there first.
     pub fn with_access_log(&self, log: AccessLog) -> Self {
-        let vault = Vault {
-            keys: self.1.keys.clone(),
-            opener: self.1.opener.clone(),
-            access_log: Some(log),
-        };
-        Self(Arc::clone(&self.0), Arc::new(vault))
+        self.with_access(|access| access.log = Some(log))
     }
 
     /// Note a load, where that is asked for.
     pub(crate) async fn note_load(&self) -> Result<()> {
-        let Some(log) = &self.1.access_log else {
+        let Some(log) = &self.1.log else {
             return Ok(());
         };
         let Inner { source, manifest, .. } = &*self.0;
@@ -332,8 +353,16 @@ impl Checkpoint {
             let found: Vec<Found> = index.file.find(&index.head.entries, name).await?;
             return Ok(found);
         }
-        let ranks = stream::iter(0..self.0.manifest.world());
-        let found = ranks.map(|rank| async move {
+        self.find_in(0..self.0.manifest.world(), name).await
+    }
+
+    /// Entries of a name in the parts of ranks that probably have them; none where nothing is known of that.
+    pub(crate) async fn find_nearby(&self, name: &str) -> Result<Vec<Found>> {
+        self.find_in(self.1.nearby.clone(), name).await
+    }
+
+    async fn find_in(&self, ranks: Range<u32>, name: &str) -> Result<Vec<Found>> {
+        let found = stream::iter(ranks).map(|rank| async move {
             let entries = self.part(rank).await?.find(name).await?;
             let found = entries.into_iter().map(|entry| Found { rank, entry });
             Ok::<_, Error>(found.collect::<Vec<_>>())

@@ -3,7 +3,7 @@
 //! ```text
 //! open: the last 64 KiB: trailer, head, and with it the upper levels of most trees
 //! find: top page -> inner page -> leaf          one range of at most 16 KiB each
-//! scan: leaves in order                         by windows of some megabytes
+//! scan: leaves in order                         by windows of some megabytes, which each walk has for itself
 //! ```
 
 use std::collections::HashMap;
@@ -41,13 +41,39 @@ pub(crate) struct PageFile {
     key: Key,
     size: u64,
     tail: Bytes,
-    /// What a scan read last.
-    window: Mutex<(u64, Bytes)>,
     /// Pages that were checked, by the hash they held: neighbours in a tree have most of their way in common.
     pages: Mutex<HashMap<Digest, Bytes>>,
     ledger: Mutex<Ledger>,
     /// Off only in tests, which show that damage would go unnoticed without.
     checks: bool,
+}
+
+/// What was read along with a page: those of one walk mostly lie one after the other.
+#[derive(Debug)]
+struct Window {
+    start: u64,
+    bytes: Bytes,
+    /// Where the last page ends that the walk wants.
+    end: u64,
+}
+
+impl Window {
+    /// For these pages; `None` where they are few, which are rather kept for the next walk.
+    fn over(pages: impl ExactSizeIterator<Item = Pointer>) -> Option<Self> {
+        let are_many = pages.len() > 2;
+        let ends = pages.map(|pointer| pointer.offset.saturating_add(pointer.len.into()));
+        let end = ends.max().filter(|_| are_many)?;
+        Some(Self {
+            start: 0,
+            bytes: Bytes::new(),
+            end,
+        })
+    }
+
+    fn page(&self, span: Span) -> Option<Bytes> {
+        let is_in = span.start() >= self.start && span.end() <= self.start + self.bytes.len() as u64;
+        is_in.then(|| self.bytes.slice(span.relative_to(self.start)))
+    }
 }
 
 /// Where pages are and whether they are checked.
@@ -91,7 +117,6 @@ impl PageFile {
             key,
             size,
             tail: Bytes::new(),
-            window: Mutex::default(),
             pages: Mutex::default(),
             ledger: Mutex::default(),
             checks: *checks,
@@ -157,33 +182,25 @@ impl PageFile {
         if span.start() >= tail_start && span.end() <= self.size {
             return Some(self.tail.slice(span.relative_to(tail_start)));
         }
-        let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-        let (start, bytes) = &*window;
-        let is_in = span.start() >= *start && span.end() <= start + bytes.len() as u64;
-        is_in.then(|| bytes.slice(span.relative_to(*start)))
+        None
     }
 
-    /// The page of a pointer, checked; with `ahead`, what follows it is read along.
-    async fn page(&self, pointer: &Pointer, ahead: bool) -> Result<Bytes> {
+    /// The page of a pointer, checked; with a window, the pages that are wanted after it are read along.
+    async fn page(&self, pointer: &Pointer, window: Option<&mut Window>) -> Result<Bytes> {
         let span = Span::at(pointer.offset, pointer.len.into())?;
         if let Some(page) = self.pages().get(&pointer.hash) {
             return Ok(page.clone());
         }
-        let page = match self.kept(span) {
-            Some(page) => page,
-            None if ahead => {
-                let end = span.end().max((span.start() + WINDOW_BYTES).min(self.size));
-                let window = self.read(Span::new(span.start(), end)?).await?;
-                let page = window.slice(..pointer.len as usize);
-                *self.window.lock().unwrap_or_else(PoisonError::into_inner) = (span.start(), window);
-                page
-            }
-            None => self.read(span).await?,
+        let is_kept = window.is_none();
+        let page = match (self.kept(span), window) {
+            (Some(page), _) => page,
+            (None, Some(window)) => self.page_of_window(span, window).await?,
+            (None, None) => self.read(span).await?,
         };
         if self.checks {
             check_page(&page, pointer)?;
         }
-        if !ahead {
+        if is_kept {
             let mut pages = self.pages();
             if pages.len() == PAGES_KEPT_MAX {
                 pages.clear();
@@ -191,6 +208,17 @@ impl PageFile {
             pages.insert(pointer.hash, page.clone());
         }
         Ok(page)
+    }
+
+    async fn page_of_window(&self, span: Span, window: &mut Window) -> Result<Bytes> {
+        if let Some(page) = window.page(span) {
+            return Ok(page);
+        }
+        let end = window.end.min(span.start().saturating_add(WINDOW_BYTES));
+        let end = end.clamp(span.end(), self.size.max(span.end()));
+        window.bytes = self.read(Span::new(span.start(), end)?).await?;
+        window.start = span.start();
+        window.page(span).ok_or_else(cut_off)
     }
 
     fn pages(&self) -> MutexGuard<'_, HashMap<Digest, Bytes>> {
@@ -218,14 +246,13 @@ impl PageFile {
         let per_leaf = leaf_records(record_bytes);
         let levels = pages_by_level(root.records, record_bytes);
         let (first_leaf, last_leaf) = (first / per_leaf, (end - 1) / per_leaf);
-        let ahead = last_leaf - first_leaf > 1;
         let mut pages = vec![(0, top)];
         for level in (1..root.levels).rev() {
             let below = levels.get(usize::from(level) - 1).copied().unwrap_or(0);
             let needed = page_above(first_leaf, level - 1)..=page_above(last_leaf, level - 1);
             let mut next = Vec::new();
             for (number, pointer) in pages {
-                let page = self.page(&pointer, false).await?;
+                let page = self.page(&pointer, None).await?;
                 let children = numbered_children(&page, kind, level, children_of(number, below))?;
                 let numbers = first_child(number)..;
                 next.extend(
@@ -238,8 +265,9 @@ impl PageFile {
         }
         let mut records =
             Vec::with_capacity((count as usize).saturating_mul(record_bytes).min(PAGE_BYTES * 64));
+        let mut window = Window::over(pages.iter().map(|(_, pointer)| *pointer));
         for (number, pointer) in pages {
-            let page = self.page(&pointer, ahead).await?;
+            let page = self.page(&pointer, window.as_mut()).await?;
             let (mut cursor, there) = open_page(&page, kind, 0)?;
             let leaf = number * per_leaf;
             if u64::from(there) != per_leaf.min(root.records - leaf) {
@@ -268,8 +296,9 @@ impl PageFile {
         let mut all = level_pages.clone();
         for level in (1..root.levels).rev() {
             let mut below = Vec::new();
+            let mut window = Window::over(level_pages.iter().copied());
             for (number, pointer) in (0..).zip(&level_pages) {
-                let page = self.page(pointer, true).await?;
+                let page = self.page(pointer, window.as_mut()).await?;
                 match &counts {
                     Some(counts) => {
                         let there = counts.get(usize::from(level) - 1).copied().unwrap_or(0);
@@ -329,8 +358,9 @@ impl PageFile {
         let mut pages: Vec<Pointer> = root.top.into_iter().collect();
         for level in (1..root.levels).rev() {
             let mut next = Vec::new();
+            let mut window = Window::over(pages.iter().copied());
             for pointer in pages {
-                let page = self.page(&pointer, name.is_none()).await?;
+                let page = self.page(&pointer, window.as_mut()).await?;
                 let children = named_children(&page, R::KIND, level, NAME_BYTES_MAX)?;
                 let needed = match name {
                     Some(name) => children_with(&children, name),
@@ -341,11 +371,11 @@ impl PageFile {
             }
             pages = next;
         }
-        let ahead = name.is_none() || pages.len() > 2;
+        let mut window = Window::over(pages.iter().copied());
         let mut last: Option<R> = None;
         let mut records = 0;
         for pointer in pages {
-            let page = self.page(&pointer, ahead).await?;
+            let page = self.page(&pointer, window.as_mut()).await?;
             let (mut cursor, count) = open_page(&page, R::KIND, 0)?;
             for _ in 0..count {
                 let record = R::take(&mut cursor)?;

@@ -230,7 +230,9 @@ def test_weights_come_from_a_real_store_and_then_from_the_cache(s3_prefix: str, 
     cache = f"{tmp_path}/cache:64MiB"
     weights = forebay.load(folder, verify="require", framework="numpy", cache=cache)
     assert_equal(weights, arrays())
-    assert weights.ledger.paths["http"]["bytes"] >= weights.report["tensor_bytes"]
+    # Reading the headers brings whole blocks into the cache; the tensors in them may come from there already.
+    assert weights.ledger.paths["http"]["bytes"] > 0
+    assert weights.ledger.bytes >= weights.report["tensor_bytes"]
     again = forebay.load(folder, verify="require", framework="numpy", cache=cache)
     assert_equal(again, arrays())
     assert "http" not in again.ledger.paths

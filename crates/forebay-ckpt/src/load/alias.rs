@@ -6,9 +6,10 @@
 use forebay_core::{DataPath, Error, ErrorKind, Ledger, Result};
 use forebay_io::{AlignedBuf, Pages};
 
-use super::plan::{Plan, plan};
+use super::plan::{Plan, is_enough, plan};
 use super::{Want, about};
 use crate::entry::{Alias, Content, SliceSpec};
+use crate::index::Found;
 use crate::open::Checkpoint;
 
 /// A want of a tensor that is stored.
@@ -30,9 +31,18 @@ pub(super) struct View {
     memory: AlignedBuf,
 }
 
+/// Entries of the name of a want: those nearby where they are enough, else all.
+pub(super) async fn find(checkpoint: &Checkpoint, want: &Want) -> Result<Vec<Found>> {
+    let nearby = checkpoint.find_nearby(&want.name).await?;
+    if is_enough(&nearby, want) {
+        return Ok(nearby);
+    }
+    checkpoint.find(&want.name).await
+}
+
 /// Find what a want is about, and plan it.
 pub(super) async fn resolve(checkpoint: &Checkpoint, want: Want) -> Result<Resolved> {
-    let found = checkpoint.find(&want.name).await?;
+    let found = find(checkpoint, &want).await?;
     let alias = found.iter().find_map(|found| match &found.entry.content {
         Content::Alias(alias) => Some(alias.clone()),
         _ => None,

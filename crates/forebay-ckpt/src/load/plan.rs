@@ -110,6 +110,24 @@ pub(super) async fn plan(checkpoint: &Checkpoint, want: &Want, found: Vec<Found>
     Ok(Plan { parts })
 }
 
+/// True when these entries have all that is wanted: an alias, or slices with every element of the box.
+pub(super) fn is_enough(found: &[Found], want: &Want) -> bool {
+    let mut cover = Cover::default();
+    for found in found {
+        let spec = match &found.entry.content {
+            Content::Alias(_) => return true,
+            Content::Slice { spec, .. } => spec,
+            _ => continue,
+        };
+        if let Some((offsets, lengths)) = spec.intersect(&want.offsets, &want.lengths)
+            && cover.add(&offsets, &lengths) == Added::Overlaps
+        {
+            return false;
+        }
+    }
+    !found.is_empty() && cover.elements == want.lengths.iter().copied().fold(1, u64::saturating_mul)
+}
+
 fn as_slice(found: Found) -> Option<(u32, SliceSpec, u64)> {
     match found.entry.content {
         Content::Slice { spec, first_chunk } => Some((found.rank, spec, first_chunk)),

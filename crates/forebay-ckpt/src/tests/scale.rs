@@ -65,6 +65,64 @@ async fn one_tensor_of_many_ranks_takes_kilobytes() {
     assert!(read < 256 << 10, "{read} bytes");
 }
 
+/// Boxes of rank `rank` of `world`, of a checkpoint that has `ranks` rows.
+fn rank_wants(ranks: u64, rank: u64, world: u64, tensors: u64) -> Vec<Want> {
+    let (first, rows) = (rank * ranks / world, ranks / world);
+    let wants = (0..tensors).map(|number| Want {
+        name: format!("model.layers.{number:04}.attention.weight"),
+        offsets: vec![first, 0],
+        lengths: vec![rows, 2],
+        memory: AlignedBuf::alloc(8 * rows as usize, Pages::Small).unwrap(),
+    });
+    wants.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_finds_its_tensors_where_it_left_them() {
+    let context = context();
+    let store = memory();
+    let (world, tensors) = (12, 200);
+    let how = SaveOptions {
+        with_index: true,
+        ..options(1, 1, world)
+    };
+    let save = Save::begin(Arc::clone(&store), &context, how).await.unwrap();
+    for rank in 0..world {
+        save.rank(rank, rank_items(rank.into(), world.into(), tensors))
+            .await
+            .unwrap();
+    }
+    save.commit(metadata(0.0), NO_WAIT).await.unwrap();
+    let bytes_read = async |hint: Option<(u32, u32)>, wanted: (u64, u64)| {
+        let checkpoint = open(&store, &context, 1).await;
+        let checkpoint = hint.map_or(checkpoint.clone(), |(rank, world)| {
+            checkpoint.for_rank(rank, world)
+        });
+        let loaded = checkpoint
+            .load(rank_wants(12, wanted.0, wanted.1, tensors))
+            .await
+            .unwrap();
+        let rows = 12 / wanted.1;
+        for (number, memory) in (0u32..).zip(&loaded.memory) {
+            let rows = (0..rows).map(|row| (wanted.0 * rows + row) as u32);
+            let expected: Vec<u8> = rows
+                .flat_map(|row| [row, number].map(u32::to_le_bytes).concat())
+                .collect();
+            assert_eq!(memory[..], expected[..]);
+        }
+        checkpoint.ledger().bytes()
+    };
+    let by_index = bytes_read(None, (7, 12)).await;
+    // As many ranks as before: one part, and no index.
+    assert!(bytes_read(Some((7, 12)), (7, 12)).await < by_index / 3);
+    // Fewer ranks: the parts of three.
+    assert!(bytes_read(Some((2, 4)), (2, 4)).await < by_index);
+    // A rank that was elsewhere finds all the same, and so does one of a larger world.
+    bytes_read(Some((3, 12)), (7, 12)).await;
+    bytes_read(Some((40, 100)), (1, 3)).await;
+    bytes_read(Some((7, 3)), (1, 3)).await;
+}
+
 /// All of it, on a disk: what a listing, one tensor and the plan of one rank's load take. Prints, since times are of the machine.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "it measures"]
@@ -102,12 +160,24 @@ async fn a_thousand_ranks_with_a_thousand_tensors() {
         lengths: vec![1, 2],
         memory: AlignedBuf::alloc(8, Pages::Small).unwrap(),
     });
-    let begun = clock.now();
-    let checkpoint = open(&store, &context, 1).await;
     let wants: Vec<Want> = wants.collect();
+    let begun = clock.now();
+    let checkpoint = open(&store, &context, 1).await.for_rank(7, world);
     checkpoint.plan_all(&wants).await.unwrap();
     let plan_time = clock.now().saturating_sub(begun);
+    // As if nothing were known of where they are: by the index.
+    let begun = clock.now();
+    let checkpoint = open(&store, &context, 1).await;
+    checkpoint.plan_all(&wants).await.unwrap();
+    let elsewhere_time = clock.now().saturating_sub(begun);
+    let begun = clock.now();
+    let checkpoint = open(&store, &context, 1).await;
+    assert_eq!(
+        checkpoint.entries().await.unwrap().len() as u64,
+        u64::from(world) * tensors
+    );
+    let entries_time = clock.now().saturating_sub(begun);
     println!(
-        "1,000 ranks x 1,000 tensors: list {list_time:.3?}, one tensor {show_time:.3?}, plan of one rank {plan_time:.3?}"
+        "1,000 ranks x 1,000 tensors: list {list_time:.3?}, one tensor {show_time:.3?}, plan of one rank {plan_time:.3?}, by the index {elsewhere_time:.3?}, all entries {entries_time:.3?}"
     );
 }
