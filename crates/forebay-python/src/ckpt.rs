@@ -64,6 +64,8 @@ struct Place {
     collecting: Arc<tokio::sync::Mutex<()>>,
     slots: load::Slots,
     secrets: Arc<Secrets>,
+    /// Which rank of how many reads.
+    reader: (u32, u32),
 }
 
 /// Who may read what is saved, and whose checkpoints are taken for good.
@@ -119,13 +121,15 @@ impl Place {
             collecting: Arc::default(),
             slots: load::Slots::default(),
             secrets: Arc::default(),
+            reader: (0, 1),
         })
     }
 
     /// A checkpoint with the keys to read it; refuses one that nobody trusted has signed, where that is asked for.
     fn prepared(&self, checkpoint: &Checkpoint) -> Result<Checkpoint> {
         let Secrets { keys, trusted, .. } = &*self.secrets;
-        let checkpoint = checkpoint.with_keys(keys.clone());
+        let (rank, world) = self.reader;
+        let checkpoint = checkpoint.with_keys(keys.clone()).for_rank(rank, world);
         if trusted.is_empty() {
             return Ok(checkpoint);
         }
@@ -217,7 +221,15 @@ impl PyNativeCheckpoints {
         let context = choices.context(process.context());
         let secrets = Arc::new(Secrets::of(py, options, &context)?);
         let place = wait(py, process, Place::open(process, context, locations, retentions))?;
-        let place = Place { secrets, ..place };
+        let reader = (
+            get(options, "rank")?.unwrap_or(0),
+            get(options, "world")?.unwrap_or(1),
+        );
+        let place = Place {
+            secrets,
+            reader,
+            ..place
+        };
         Ok(Self {
             opened: ForkGuard::new(Inside::new(process, place)),
         })

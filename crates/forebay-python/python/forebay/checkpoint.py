@@ -230,9 +230,12 @@ class Checkpointer:
             raise InvalidInputError("full_every counts from 1 on")
         if overwrite and single_writer:
             raise InvalidInputError("overwrite and single_writer are two ways to publish: one of them")
+        self._ranks = Ranks(rank, world, coordinate, run_id)
         self._native = NativeCheckpoints(
             os.fspath(url),
             {
+                "rank": self._ranks.rank,
+                "world": self._ranks.world,
                 "mirrors": [os.fspath(one) for one in _listed(mirror)],
                 "keep_last": keep_last,
                 "keep_every": keep_every,
@@ -246,7 +249,6 @@ class Checkpointer:
                 "addressing": addressing,
             },
         )
-        self._ranks = Ranks(rank, world, coordinate, run_id)
         self._staging = Staging(staging_bytes)
         self._on_busy = on_busy
         self._allow_pickle = allow_pickle

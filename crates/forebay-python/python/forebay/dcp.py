@@ -118,6 +118,11 @@ def _rank() -> int:
     return int(group.get_rank()) if group.is_available() and group.is_initialized() else 0
 
 
+def _world() -> int:
+    group = torch.distributed
+    return int(group.get_world_size()) if group.is_available() and group.is_initialized() else 1
+
+
 class ForebayWriter(StorageWriter):
     """Saves for ``torch.distributed.checkpoint``; see there for what is called when.
 
@@ -590,7 +595,9 @@ class ForebayReader(StorageReader):
     def read_metadata(self, *args: Any, **_options: Any) -> Metadata:
         """Open the checkpoint, and say what is in it."""
         if self._native is None:
-            self._native = NativeCheckpoints(self.url, self._place_options)
+            self._native = NativeCheckpoints(
+                self.url, {**self._place_options, "rank": _rank(), "world": _world()}
+            )
         step = self._given if self._given is not None else self.step
         found, damaged = self._native.open(step)
         for other, error in damaged:
