@@ -6,9 +6,11 @@ round; it gives the seconds that count where those are not all. Each line on std
 is loaded was saved into the folder by the first process that needs it, and is compared in the first round.
 """
 
+import atexit
 import ctypes
 import gc
 import json
+import math
 import mmap
 import os
 import resource
@@ -52,6 +54,14 @@ def state(job):
     import torch
 
     torch.manual_seed(7)
+    # Drawn once and given out from other places each time: to draw all of it takes longer than to save it.
+    pool = torch.randn(WORDS * WIDTH + (1 << 20))
+
+    def drawn(shape, number):
+        count = math.prod(shape)
+        start = number * 7919 % (len(pool) - count)
+        return pool[start : start + count].clone().view(shape)
+
     flat, total, layer = {}, 0, 0
     while True:
         shapes = {
@@ -63,23 +73,22 @@ def state(job):
             f"{layer}.norm": (WIDTH,),
         }
         for name, shape in shapes.items():
-            count = 1
-            for side in shape:
-                count *= side
+            count = math.prod(shape)
             if total + 10 * count > job["bytes"]:
                 job["bytes"] = total
                 return flat
-            flat[f"model.{name}"] = torch.randn(shape).to(torch.bfloat16)
-            flat[f"exp_avg.{name}"] = torch.randn(shape)
-            flat[f"exp_avg_sq.{name}"] = torch.rand(shape)
+            flat[f"model.{name}"] = drawn(shape, total).to(torch.bfloat16)
+            flat[f"exp_avg.{name}"] = drawn(shape, total + 1)
+            flat[f"exp_avg_sq.{name}"] = drawn(shape, total + 2).square_()
             total += 10 * count
         layer += 1
 
 
 def target(job, name):
-    """A folder for saves, made anew each time: what was there is removed untimed, before the round ends."""
+    """A folder for saves, which goes with the process: rounds together are more than a disk has room for."""
     folder = Path(job["folder"]) / f"{name}-{os.getpid()}"
     folder.mkdir(parents=True, exist_ok=True)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
@@ -116,6 +125,7 @@ def forebay_saver(job, change=None, **options):
     tensors = state(job)
     base = target(job, "forebay")
     ckpt = forebay.Checkpointer(base, rank=0, world=1, keep_last=1, **options)
+    atexit.register(ckpt.close)
     count = iter(range(1 << 30))
 
     def once():
@@ -241,6 +251,7 @@ def stall_forebay(job):
 
     tensors = state(job)
     ckpt = forebay.Checkpointer(target(job, "forebay"), rank=0, world=1, keep_last=1)
+    atexit.register(ckpt.close)
     count = iter(range(1 << 30))
 
     def once():

@@ -117,7 +117,7 @@ class Worker(Contender):
             with suppress(BrokenPipeError):
                 self.process.stdin.close()
             try:
-                self.process.wait(timeout=10)
+                self.process.wait(timeout=30)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -129,7 +129,7 @@ class Worker(Contender):
 
     def complaint(self):
         """The last line the process wrote to stderr, or its exit status."""
-        status = self.process.wait(timeout=10)
+        status = self.process.wait(timeout=30)
         self.errors.seek(0)
         lines = [line for line in self.errors.read().decode(errors="replace").splitlines() if line.strip()]
         return lines[-1] if lines else f"ended with status {status}"
