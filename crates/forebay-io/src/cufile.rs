@@ -17,7 +17,7 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::mem;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -29,6 +29,7 @@ use self::stats::StatsL3;
 use crate::device::{Device, DeviceBuf};
 use crate::dl::Library;
 use crate::file::File;
+use crate::per_process::PerProcess;
 
 /// What direct reads must be aligned to: file offset, length and device address.
 pub const GDS_ALIGN: usize = 4096;
@@ -157,8 +158,8 @@ pub struct Opened {
 impl CuFile {
     /// The library of this machine, opened once per process.
     pub fn system() -> Result<Arc<Self>> {
-        static SYSTEM: Mutex<Option<Arc<CuFile>>> = Mutex::new(None);
-        let mut system = SYSTEM.lock().unwrap_or_else(PoisonError::into_inner);
+        static SYSTEM: PerProcess<Option<Arc<CuFile>>> = PerProcess::new();
+        let mut system = SYSTEM.lock();
         if let Some(library) = &*system {
             return Ok(Arc::clone(library));
         }

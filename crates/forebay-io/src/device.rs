@@ -45,11 +45,12 @@ pub use strips::Strips;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Result};
 
 use self::driver::{CuContext, CuDevice};
+use crate::per_process::PerProcess;
 
 /// A GPU whose primary context this process uses; clones share it.
 #[derive(Clone)]
@@ -88,16 +89,15 @@ impl Device {
 
     /// The device numbered `ordinal` of the driver of this machine. It is kept: making a context anew takes longer than many a load.
     pub fn system(ordinal: u32) -> Result<Self> {
-        static KEPT: Mutex<BTreeMap<(u32, u32), Device>> = Mutex::new(BTreeMap::new());
-        let driver = Driver::system()?;
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
         // A forked child has the handles of its parent and none of their use: the driver says so when it opens the device anew.
-        let key = (std::process::id(), ordinal);
-        if let Some(device) = kept.get(&key) {
+        static KEPT: PerProcess<BTreeMap<u32, Device>> = PerProcess::new();
+        let driver = Driver::system()?;
+        let mut kept = KEPT.lock();
+        if let Some(device) = kept.get(&ordinal) {
             return Ok(device.clone());
         }
         let device = Self::open(&driver, ordinal)?;
-        kept.insert(key, device.clone());
+        kept.insert(ordinal, device.clone());
         Ok(device)
     }
 

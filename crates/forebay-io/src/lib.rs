@@ -26,6 +26,7 @@ pub mod gds;
 mod lock;
 mod map;
 mod names;
+mod per_process;
 mod pool;
 mod psync;
 mod residency;

@@ -180,6 +180,15 @@ impl BufPool {
         lease
     }
 
+    /// True while somebody waits for memory.
+    pub fn has_waiters(&self) -> bool {
+        self.0
+            .lock()
+            .waiters
+            .iter()
+            .any(|waiter| !waiter.grant.is_closed())
+    }
+
     /// The largest lease this pool can give.
     pub fn lease_bytes_max(&self) -> usize {
         self.0.largest(&self.0.lock())

@@ -8,7 +8,7 @@ mod fault;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::{fmt, mem};
 
 use forebay_core::{Error, ErrorKind, Result, env};
@@ -16,6 +16,7 @@ use forebay_core::{Error, ErrorKind, Result, env};
 use self::fault::{fault, no_library, too_old};
 use super::info::{DeviceInfo, DeviceMemory, pci_text, uuid_text};
 use crate::dl::Library;
+use crate::per_process::PerProcess;
 
 pub(super) type CuDevice = c_int;
 pub(super) type CuContext = *mut c_void;
@@ -172,8 +173,8 @@ pub struct Driver {
 impl Driver {
     /// The driver of this machine, opened once per process: `FOREBAY_CUDA_LIBRARY`, or where the loader finds it.
     pub fn system() -> Result<Arc<Self>> {
-        static SYSTEM: Mutex<Option<Arc<Driver>>> = Mutex::new(None);
-        let mut system = SYSTEM.lock().unwrap_or_else(PoisonError::into_inner);
+        static SYSTEM: PerProcess<Option<Arc<Driver>>> = PerProcess::new();
+        let mut system = SYSTEM.lock();
         if let Some(driver) = &*system {
             return Ok(Arc::clone(driver));
         }

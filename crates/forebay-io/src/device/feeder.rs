@@ -7,7 +7,7 @@
 use std::fmt;
 use std::num::NonZero;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Limits, Result, Span};
 
@@ -15,6 +15,7 @@ use super::{DeviceBuf, Flight, Stream, Strips, Uploads};
 use crate::completion::Completion;
 use crate::file::{Direct, File, OpenHow};
 use crate::names;
+use crate::per_process::PerProcess;
 use crate::psync::read_all;
 use crate::workers::Workers;
 
@@ -31,7 +32,6 @@ const CORES_PER_FREE: usize = 8;
 pub struct Feeder {
     workers: Workers,
     threads: usize,
-    process: u32,
 }
 
 /// Where bytes go: every device gets them.
@@ -40,20 +40,20 @@ pub type Targets = Arc<Vec<(Stream, Arc<DeviceBuf>)>>;
 impl Feeder {
     /// The threads of this process, started at the first call and kept.
     pub fn shared() -> Result<Arc<Self>> {
-        static SHARED: Mutex<Option<Arc<Feeder>>> = Mutex::new(None);
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        let process = std::process::id();
-        if let Some(feeder) = shared.as_ref().filter(|feeder| feeder.process == process) {
+        static SHARED: PerProcess<Option<Arc<Feeder>>> = PerProcess::new();
+        let mut shared = SHARED.lock();
+        if let Some(feeder) = &*shared {
             return Ok(Arc::clone(feeder));
         }
-        let feeder = Arc::new(Self::new()?);
+        let cores = std::thread::available_parallelism().map_or(2, NonZero::get);
+        let threads = (cores - cores / CORES_PER_FREE).min(THREADS_MAX);
+        let feeder = Arc::new(Self::new(threads)?);
         *shared = Some(Arc::clone(&feeder));
         Ok(feeder)
     }
 
-    fn new() -> Result<Self> {
-        let cores = std::thread::available_parallelism().map_or(2, NonZero::get);
-        let threads = (cores - cores / CORES_PER_FREE).min(THREADS_MAX);
+    /// So many threads of its own.
+    pub(super) fn new(threads: usize) -> Result<Self> {
         let limits = Limits {
             worker_threads: threads as u32,
             ..Limits::default()
@@ -61,7 +61,6 @@ impl Feeder {
         Ok(Self {
             workers: Workers::new("forebay-feeder", &limits)?,
             threads,
-            process: std::process::id(),
         })
     }
 
@@ -100,7 +99,7 @@ fn feed_now(file: &File, span: Span, runs: &[Strips], targets: &Targets, uploads
         if clipped.is_empty() {
             continue;
         }
-        let mut slot = uploads.pool().lease(len).wait()??;
+        let mut slot = uploads.lease(len).wait()??;
         let mut calls = 0;
         let got = read_all(file, piece.start(), &mut slot, len, &mut calls, |part, at| {
             rustix::io::pread(fd, part, at)

@@ -14,7 +14,7 @@ const COPY_BYTES: usize = 8 << 20;
 pub fn copy_limit(device: &Device, ring: &Ring, copies: usize) -> Result<(u64, Duration)> {
     let target = Arc::new(device.alloc(COPY_BYTES * copies.max(1))?);
     let stream = device.stream()?;
-    let mut slot = ring.pool().lease(COPY_BYTES).wait()??;
+    let mut slot = ring.lease(COPY_BYTES).wait()??;
     slot.fill(0x5a);
     let mut flight = Flight::new(slot);
     let start = ring.clock().now();

@@ -4,16 +4,19 @@
 //! the first step is enough to begin, and later loads find everything ready. What it took is in [`RingStats`], never hidden.
 //!
 //! ```text
-//! Ring::pool().lease() -> AlignedBuf -> (a read fills it) -> Flight -> Uploads::send -> reaper: waits for the device, drops the buffer -> pool
-//!                                                                   `-> Uploads::pace: the thread waits itself for the one it sent before -> pool
+//! Ring::lease() -> AlignedBuf -> (a read fills it) -> Flight -> Uploads::send -> reaper: waits for the device, drops the buffer -> pool
+//!                                                            `-> Uploads::pace: the thread waits itself for the one it sent before -> pool
 //! ```
+//!
+//! A thread that paces itself keeps its last flight until it has another, and nobody knows when that is: so whoever must wait for a slot hands all
+//! kept flights to the reaper first, and while somebody waits none is kept. Otherwise threads could hold every slot and wait for one.
 //!
 //! [`Uploads`] is the account of one load: it counts its flights, keeps the first failure, and is done when all have landed.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
@@ -22,8 +25,10 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::{Device, Flight, HostPin};
+use crate::buf::AlignedBuf;
 use crate::completion::Completion;
 use crate::map::Pages;
+use crate::per_process::PerProcess;
 use crate::pool::{BufPool, PoolConfig};
 
 /// Pinned memory by default: sixty-four slots of 4 MiB keep disk and bus busy, and a node's memory is others' too.
@@ -71,6 +76,8 @@ struct Inner {
     pool: BufPool,
     pin: Arc<HostPin>,
     landing: Mutex<Sender<Landing>>,
+    /// The accounts of loads, which may keep flights.
+    accounts: Mutex<Vec<Weak<Account>>>,
 }
 
 /// A flight whose landing is waited for.
@@ -83,17 +90,15 @@ struct Landing {
 impl Ring {
     /// The ring of this process: made at the first call, and kept. Another size later is not a new ring.
     pub fn shared(device: &Device, config: RingConfig) -> Result<Self> {
-        static SHARED: Mutex<Option<(u32, Ring)>> = Mutex::new(None);
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        let process = std::process::id();
-        if let Some((owner, ring)) = &*shared
-            && *owner == process
+        static SHARED: PerProcess<Option<Ring>> = PerProcess::new();
+        let mut shared = SHARED.lock();
+        if let Some(ring) = &*shared
             && Arc::ptr_eq(ring.0.pin.device().driver(), device.driver())
         {
             return Ok(ring.clone());
         }
         let ring = Self::new(device, config, Arc::new(SystemClock))?;
-        *shared = Some((process, ring.clone()));
+        *shared = Some(ring.clone());
         Ok(ring)
     }
 
@@ -122,10 +127,24 @@ impl Ring {
             pool,
             pin,
             landing: Mutex::new(landing),
+            accounts: Mutex::default(),
         })))
     }
 
-    /// The pinned memory. Leases wait their turn, and return when dropped.
+    /// Lease `len` bytes of the pinned memory; waits its turn when all of it is used, which it is no longer than until flights have landed.
+    pub fn lease(&self, len: usize) -> Completion<Result<AlignedBuf>> {
+        if let Some(buf) = self.0.pool.try_lease(len) {
+            return Completion::ready(Ok(buf));
+        }
+        // In this order: who paces himself after these lines sees that somebody waits.
+        let lease = self.0.pool.lease(len);
+        for account in self.accounts() {
+            self.reap_paced(&account);
+        }
+        lease
+    }
+
+    /// The pinned memory, for those who look at it; to wait for some, [`lease`](Self::lease).
     pub fn pool(&self) -> &BufPool {
         &self.0.pool
     }
@@ -155,9 +174,46 @@ impl Ring {
 
     /// An account for the uploads of one load.
     pub fn uploads(&self) -> Uploads {
+        let account = Arc::new(Account::default());
+        let mut accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        accounts.retain(|account| account.strong_count() > 0);
+        accounts.push(Arc::downgrade(&account));
+        drop(accounts);
         Uploads {
             ring: self.clone(),
-            account: Arc::new(Account::default()),
+            account,
+        }
+    }
+
+    fn accounts(&self) -> Vec<Arc<Account>> {
+        let accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        accounts.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Let the reaper wait for the flights that threads keep.
+    fn reap_paced(&self, account: &Arc<Account>) {
+        let paced = std::mem::take(&mut account.lock().paced);
+        for flight in paced.into_values() {
+            self.reap(flight, account);
+        }
+    }
+
+    /// Let the reaper wait for a flight that was launched.
+    fn reap(&self, flight: Flight, account: &Arc<Account>) {
+        let landing = self.landing(flight, account);
+        let sender = self.0.landing.lock().unwrap_or_else(PoisonError::into_inner);
+        // The thread is gone in a forked child only, where the device is gone too.
+        if let Err(mpsc::SendError(landing)) = sender.send(landing) {
+            drop(sender);
+            landing.land();
+        }
+    }
+
+    fn landing(&self, flight: Flight, account: &Arc<Account>) -> Landing {
+        Landing {
+            flight,
+            account: Arc::clone(account),
+            clock: Arc::clone(self.0.pin.clock()),
         }
     }
 }
@@ -196,22 +252,27 @@ impl Uploads {
         self.check()?;
         flight.launch()?;
         self.account.lock().in_flight += 1;
-        self.reap(flight);
+        self.ring.reap(flight, &self.account);
         Ok(())
     }
 
     /// Launch `flight` like [`send`](Self::send), from a thread that has many to send, and wait for the one that it sent before: so it keeps two buffers busy and no
-    /// more, which stay in the caches, and nobody has to be woken for it.
+    /// more, which stay in the caches, and nobody has to be woken for it. While somebody waits for a slot, or for the end of this
+    /// load, it is the same as `send`.
     pub fn pace(&self, mut flight: Flight) -> Result<()> {
         self.check()?;
         flight.launch()?;
-        let before = {
+        let (before, is_awaited) = {
             let mut state = self.account.lock();
             state.in_flight += 1;
-            state.paced.insert(thread::current().id(), flight)
+            let before = state.paced.insert(thread::current().id(), flight);
+            (before, !state.waiting.is_empty())
         };
         if let Some(before) = before {
-            self.landing(before).land();
+            self.ring.landing(before, &self.account).land();
+        }
+        if is_awaited || self.ring.pool().has_waiters() {
+            self.ring.reap_paced(&self.account);
         }
         Ok(())
     }
@@ -227,28 +288,9 @@ impl Uploads {
         }
     }
 
-    fn landing(&self, flight: Flight) -> Landing {
-        Landing {
-            flight,
-            account: Arc::clone(&self.account),
-            clock: Arc::clone(self.ring.0.pin.clock()),
-        }
-    }
-
-    /// Let the reaper wait for a flight that was launched.
-    fn reap(&self, flight: Flight) {
-        let landing = self.landing(flight);
-        let sender = self.ring.0.landing.lock().unwrap_or_else(PoisonError::into_inner);
-        // The thread is gone in a forked child only, where the device is gone too.
-        if let Err(mpsc::SendError(landing)) = sender.send(landing) {
-            drop(sender);
-            landing.land();
-        }
-    }
-
-    /// The pinned memory of the ring.
-    pub fn pool(&self) -> &BufPool {
-        self.ring.pool()
+    /// Memory of the ring; see [`Ring::lease`].
+    pub fn lease(&self, len: usize) -> Completion<Result<AlignedBuf>> {
+        self.ring.lease(len)
     }
 
     /// Flights that have landed.
@@ -263,16 +305,16 @@ impl Uploads {
 
     /// Comes when everything sent so far has landed, with the first failure if there was one.
     pub fn finish(&self) -> Completion<Result<()>> {
-        let paced = std::mem::take(&mut self.account.lock().paced);
-        for flight in paced.into_values() {
-            self.reap(flight);
-        }
-        let mut state = self.account.lock();
-        if state.in_flight == 0 {
-            return Completion::ready(state.outcome());
-        }
         let (sender, receiver) = oneshot::channel();
-        state.waiting.push(sender);
+        {
+            let mut state = self.account.lock();
+            if state.in_flight == 0 {
+                return Completion::ready(state.outcome());
+            }
+            // First, so that flights that come from now on are not kept.
+            state.waiting.push(sender);
+        }
+        self.ring.reap_paced(&self.account);
         Completion::pending(receiver)
     }
 }

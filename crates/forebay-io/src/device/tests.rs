@@ -15,7 +15,7 @@ use crate::map::Pages;
 struct Stub {
     driver: Arc<Driver>,
     library: Library,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 pub(crate) fn compile(dir: &Path, source: &str, name: &str, flags: &[&str]) -> PathBuf {
@@ -36,11 +36,7 @@ fn open(flags: &[&str]) -> Result<Stub> {
     let path = compile(dir.path(), "cuda.c", "libcuda.so.1", flags);
     let driver = Arc::new(Driver::open(std::slice::from_ref(&path))?);
     let library = Library::open(&[path]).unwrap();
-    Ok(Stub {
-        driver,
-        library,
-        _dir: dir,
-    })
+    Ok(Stub { driver, library, dir })
 }
 
 impl Stub {
@@ -53,6 +49,10 @@ impl Stub {
 
     fn live(&self) -> u64 {
         self.count(c"stub_live")
+    }
+
+    fn dir(&self) -> &Path {
+        self.dir.path()
     }
 }
 
@@ -313,6 +313,55 @@ fn a_thread_that_paces_itself_has_one_slot_in_flight_and_finish_waits_for_the_la
     for (index, slot) in content(&target).chunks(SLOT).enumerate() {
         assert!(slot.iter().all(|byte| *byte == index as u8 + 1), "slot {index}");
     }
+}
+
+/// A file in the page cache, each slot of it filled with its number.
+fn hot_file(dir: &Path, slots: usize) -> Arc<crate::file::File> {
+    let bytes: Vec<u8> = (0..slots).flat_map(|slot| vec![slot as u8; FEED_SLOT]).collect();
+    let path = dir.join("hot");
+    std::fs::write(&path, bytes).unwrap();
+    Feeder::open(&path).unwrap()
+}
+
+/// Bytes that threads of the feeder copy at a time.
+const FEED_SLOT: usize = 4 << 20;
+
+#[test]
+fn threads_that_keep_all_slots_let_go_of_them_when_somebody_waits() {
+    const JOBS: u64 = 12;
+    let stub = open(&["-DMEMORY=268435456"]).unwrap();
+    let device = Device::open(&stub.driver, 0).unwrap();
+    // Two slots for four threads, each of which keeps one; a job fills two.
+    let ring = ring(&device, 2 * FEED_SLOT as u64);
+    let feeder = Feeder::new(4).unwrap();
+    let file = hot_file(stub.dir(), 2 * JOBS as usize);
+    let loads: Vec<(Uploads, Targets)> = (0..2)
+        .map(|_| {
+            let target = Arc::new(device.alloc(JOBS as usize * 2 * FEED_SLOT).unwrap());
+            (ring.uploads(), Arc::new(vec![(device.stream().unwrap(), target)]))
+        })
+        .collect();
+    let mut fed = Vec::new();
+    for job in 0..JOBS {
+        let span = forebay_core::Span::at(job * 2 * FEED_SLOT as u64, 2 * FEED_SLOT as u64).unwrap();
+        let runs = vec![Strips::run(0, span.start() as usize, span.len() as usize)];
+        for (uploads, targets) in &loads {
+            fed.push(feeder.feed(&file, span, runs.clone(), targets, uploads));
+        }
+    }
+    for completion in fed {
+        completion.wait().unwrap().unwrap();
+    }
+    // Neither load is finished, and a read that goes around the page cache needs both slots.
+    let whole = ring.lease(2 * FEED_SLOT).wait().unwrap().unwrap();
+    drop(whole);
+    for (uploads, targets) in &loads {
+        uploads.finish().wait().unwrap().unwrap();
+        for (slot, bytes) in content(&targets[0].1).chunks(FEED_SLOT).enumerate() {
+            assert!(bytes.iter().all(|byte| *byte == slot as u8), "slot {slot}");
+        }
+    }
+    assert_eq!(ring.pool().stats().leased_bytes, 0);
 }
 
 #[test]
