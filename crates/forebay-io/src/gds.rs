@@ -17,6 +17,7 @@ mod tests;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{Error, ErrorKind, Limits, Result, Span};
@@ -72,6 +73,8 @@ pub struct Gds {
     before: Counters,
     workers: Workers,
     idle: Mutex<Vec<Lane>>,
+    /// Reads that brought what they were asked for.
+    reads: AtomicU64,
 }
 
 /// What one read needs at a time.
@@ -111,7 +114,13 @@ impl Gds {
             before,
             workers: Workers::new("forebay-gds", &limits)?,
             idle: Mutex::default(),
+            reads: AtomicU64::new(0),
         })
+    }
+
+    /// Device memory that so many reads take beside the memory they fill.
+    pub fn scratch_bytes(reads: usize) -> u64 {
+        (reads as u64).min(READS_MAX.into()) * GDS_READ_BYTES_MAX
     }
 
     /// What holds for cuFile in this process.
@@ -149,6 +158,7 @@ impl Gds {
         // Whole pages also at the end of the file, where fewer bytes come.
         let asked = wanted.next_multiple_of(GDS_ALIGN);
         let got = handle.read(&lane.scratch, 0, (asked, wanted), span.start())?;
+        self.reads.fetch_add(1, Ordering::Relaxed);
         if got < wanted {
             let message = format!(
                 "the file ends {} bytes early: it was cut while it was read",
@@ -174,14 +184,16 @@ impl Gds {
         }
     }
 
-    /// What cuFile counted since this was opened. An error when a single read of this process went through host memory, or when nothing was counted.
+    /// What cuFile counted since this was opened. It counts for the whole process: so an error when a single read of anybody went through host memory, or
+    /// when fewer reads went straight to the device than were made here.
     pub fn proof(&self) -> Result<Counters> {
+        let reads = self.reads.load(Ordering::Relaxed);
         let counters = self.library.counters()?.since(&self.before);
-        if counters.is_direct() {
+        if counters.proves_direct(reads) {
             return Ok(counters);
         }
         let message = format!(
-            "{} of {} reads went through host memory, and {} straight to the device",
+            "{} of {} reads went through host memory, and {} straight to the device, where {reads} should have",
             counters.reads_posix,
             counters.reads,
             counters.reads_nvfs + counters.reads_p2p

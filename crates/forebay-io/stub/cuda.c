@@ -4,7 +4,7 @@
  * memory pinned twice, copies from memory that was pinned in several pieces or in part.
  *
  * Variants are made by -D: DEVICES, MEMORY (bytes each), VERSION, INIT_CODE, FAIL_AT (copy to fail at, counted from 1, then all later calls
- * on the device fail), FAIL_CODE, ALLOC_CODE, PIN_MAX (bytes that can be pinned), NO_UUID (lacks a symbol). */
+ * on the device fail), FAIL_WAIT (wait for a mark to fail at, counted from 1, and no other call), FAIL_CODE, ALLOC_CODE, PIN_MAX (bytes that can be pinned), NO_UUID (lacks a symbol). */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,6 +25,9 @@
 #endif
 #ifndef FAIL_AT
 #define FAIL_AT 0
+#endif
+#ifndef FAIL_WAIT
+#define FAIL_WAIT 0
 #endif
 #ifndef FAIL_CODE
 #define FAIL_CODE 719
@@ -47,7 +50,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static context contexts[DEVICES > 0 ? DEVICES : 1];
 static block *blocks;
 static pinned *pins;
-static uint64_t pinned_bytes, copies, live;
+static uint64_t pinned_bytes, copies, waits, live;
 static int ready, lost;
 static __thread context *stack[64];
 static __thread int depth;
@@ -211,4 +214,4 @@ int cuEventCreate(event **made, unsigned flags) {
 int cuEventDestroy_v2(event *e) { ENTER if (!e) FAIL(INVALID_HANDLE); free(e); live--; LEAVE }
 int cuEventRecord(event *e, stream *s) { ENTER CONTEXT if (e->ctx != s->ctx) FAIL(INVALID_HANDLE); e->at = s; e->mark = s->queued; LEAVE }
 int cuEventQuery(event *e) { ENTER CONTEXT if (e->at && e->at->ran < e->mark) FAIL(NOT_READY); LEAVE }
-int cuEventSynchronize(event *e) { ENTER CONTEXT if (e->at) run(e->at, e->mark); if (lost) FAIL(lost); LEAVE }
+int cuEventSynchronize(event *e) { ENTER CONTEXT if (e->at) run(e->at, e->mark); if (lost) FAIL(lost); if (++waits == FAIL_WAIT) FAIL(FAIL_CODE); LEAVE }

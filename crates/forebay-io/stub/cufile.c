@@ -1,6 +1,7 @@
 /* A cuFile library for tests, on top of the stub of the CUDA driver: device memory is host memory, so a read is a pread. What differs between
  * variants (-D) is what it says of itself: NVFS (direct by nvidia-fs), P2P (direct by the kernel), neither (compatibility mode only); POSIX_EVERY n
- * (every n-th read goes through host memory even so), STATS_VERSION, NO_STATS, NO_SETTER, OPEN_CODE, REGISTER_CODE, SHORT (bytes a read gives at most), FAIL_READ. */
+ * (every n-th read goes through host memory even so), STATS_VERSION, NO_STATS, NO_SETTER, OPEN_CODE, REGISTER_CODE, SHORT (bytes a read gives at most), FAIL_READ (what
+ * reads fail with), FAIL_READ_FROM (the first one that does, counted from 1), UNCOUNTED (reads that are counted neither as direct nor as through host memory). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdbool.h>
@@ -17,6 +18,12 @@
 #endif
 #ifndef REGISTER_CODE
 #define REGISTER_CODE 0
+#endif
+#ifndef FAIL_READ_FROM
+#define FAIL_READ_FROM 1
+#endif
+#ifndef UNCOUNTED
+#define UNCOUNTED 0
 #endif
 #ifdef NVFS
 #define DIRECT 1
@@ -76,7 +83,8 @@ status cuFileHandleRegister(void **handle, descriptor *d) {
 void cuFileHandleDeregister(void *handle) { (void)handle; }
 ssize_t cuFileRead(void *handle, void *base, size_t len, off_t at, off_t offset) {
 #ifdef FAIL_READ
-    return -FAIL_READ;
+    static uint64_t asked;
+    if (__atomic_add_fetch(&asked, 1, __ATOMIC_SEQ_CST) >= FAIL_READ_FROM) return -FAIL_READ;
 #endif
     size_t want = len;
 #ifdef SHORT
@@ -112,10 +120,11 @@ status cuFileGetStatsL3(stats *s) {
     memset(s, 0, sizeof *s); s->gpus = 1;
     gpu *g = &s->per_gpu[0];
     g->n[0] = bytes; g->n[4] = reads; g->n[7] = posix; g->n[8] = unaligned;
+    uint64_t direct = reads - posix > UNCOUNTED ? reads - posix - UNCOUNTED : 0;
 #ifdef P2P
-    g->n[5] = reads - posix;
+    g->n[5] = direct;
 #else
-    g->n[6] = reads - posix;
+    g->n[6] = direct;
 #endif
     return ok();
 }

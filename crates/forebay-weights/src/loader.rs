@@ -140,26 +140,15 @@ pub async fn load_into(
         progress: options.progress.clone(),
     });
     let since = |moment: Duration| clock.now().saturating_sub(moment).as_secs_f64();
-    let mut tasks = JoinSet::new();
-    let mut next = 0..work.plan.pieces().len();
-    loop {
-        while tasks.len() < at_once
-            && let Some(index) = next.next()
-        {
-            tasks.spawn(Arc::clone(&work).run(index));
-        }
-        let Some(done) = tasks.join_next().await else {
-            break;
-        };
-        let ledger = done.map_err(|error| {
-            Error::new(ErrorKind::Cancelled, "load", "the runtime is shutting down").with_source(error)
-        })??;
+    let moved = Arc::clone(&work).move_all(at_once, |ledger| {
         if report.first_piece_seconds == 0.0 {
             report.first_piece_seconds = since(began);
         }
-        report.ledger.merge(&ledger);
+        report.ledger.merge(ledger);
+    });
+    if let Err(error) = moved.await {
+        return Err(work.sink.fail(error).await);
     }
-    drop(tasks);
     work.sink.finish().await?;
     report.seconds = since(began);
     report.ledger.cpu_ns = cpu_time().saturating_sub(cpu_began).as_nanos() as u64;
@@ -240,6 +229,32 @@ struct Work {
 }
 
 impl Work {
+    /// Move all pieces, several at once; after a failure none is begun, and those under way are dropped.
+    async fn move_all(self: Arc<Self>, at_once: usize, mut moved: impl FnMut(&Ledger)) -> Result<()> {
+        let mut tasks = JoinSet::new();
+        let mut next = 0..self.plan.pieces().len();
+        loop {
+            while tasks.len() < at_once
+                && let Some(index) = next.next()
+            {
+                tasks.spawn(Arc::clone(&self).run(index));
+            }
+            let Some(done) = tasks.join_next().await else {
+                return Ok(());
+            };
+            let done = done.map_err(|error| {
+                Error::new(ErrorKind::Cancelled, "load", "the runtime is shutting down").with_source(error)
+            });
+            match done.flatten() {
+                Ok(ledger) => moved(&ledger),
+                Err(error) => {
+                    tasks.shutdown().await;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
     async fn run(self: Arc<Self>, index: usize) -> Result<Ledger> {
         let lost = || Error::new(ErrorKind::Internal, "load", "a piece belongs to no file");
         let piece = self.plan.pieces().get(index).ok_or_else(lost)?;

@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use forebay_core::{Ledger, Result};
+use forebay_core::{ByteSize, Error, ErrorKind, Ledger, Result};
 use forebay_io::AlignedBuf;
 
 pub use self::device::{DeviceReport, DeviceSink, DeviceTensor, Direct};
@@ -32,7 +32,7 @@ use crate::source::SourceFile;
 ///   piece that it has not lent;
 /// - `accept` gets every piece that was lent, once, in any order, with the first `piece.span.len()` bytes of the buffer filled. A store that had to try
 ///   again may have read into other memory than what was lent: a sink that cares must look. When a load fails, pieces are dropped instead;
-/// - `finish` returns when every byte is where the plan puts it.
+/// - `finish` returns when every byte is where the plan puts it; when a load fails, `fail` comes in its place.
 #[async_trait]
 pub trait Sink: fmt::Debug + Send + Sync {
     /// How tensors are to lie in the destination.
@@ -61,4 +61,23 @@ pub trait Sink: fmt::Debug + Send + Sync {
 
     /// Wait until everything is where it belongs.
     async fn finish(&self) -> Result<()>;
+
+    /// Wait until nothing of a failed load is under way any more, and say why it failed, where the sink knows better than the `error` that was met.
+    async fn fail(&self, error: Error) -> Error {
+        error
+    }
+}
+
+/// Refuse tensors of `needed` bytes where at most `bytes_max` are allowed.
+fn check_memory(needed: u64, bytes_max: Option<u64>) -> Result<()> {
+    let Some(bytes_max) = bytes_max.filter(|bytes_max| needed > *bytes_max) else {
+        return Ok(());
+    };
+    let message = format!(
+        "loading this needs {} of memory, and at most {} may be used",
+        ByteSize(needed),
+        ByteSize(bytes_max)
+    );
+    Err(Error::new(ErrorKind::LimitExceeded, "load", message)
+        .with_hint("allow more memory, or load less with select or shard"))
 }

@@ -101,9 +101,9 @@ impl Counters {
         }
     }
 
-    /// True when there were reads and all of them went straight to the device.
-    pub fn is_direct(&self) -> bool {
-        self.reads_posix == 0 && self.reads_nvfs + self.reads_p2p > 0
+    /// True when there were so many reads and all of them went straight to the device.
+    pub fn proves_direct(&self, reads: u64) -> bool {
+        self.reads_posix == 0 && reads > 0 && self.reads_nvfs.saturating_add(self.reads_p2p) >= reads
     }
 }
 
@@ -129,15 +129,17 @@ mod tests {
             reads_posix: 1,
             ..Counters::default()
         };
-        assert!(!counters.is_direct());
-        assert!(!Counters::default().is_direct(), "no read proves nothing");
+        assert!(!counters.proves_direct(99));
+        assert!(!Counters::default().proves_direct(0), "no read proves nothing");
         let before = Counters {
             reads: 99,
             reads_nvfs: 98,
             reads_posix: 1,
             ..Counters::default()
         };
-        assert!(counters.since(&before).is_direct());
+        let since = counters.since(&before);
+        assert!(since.proves_direct(1));
+        assert!(!since.proves_direct(2), "one read was counted nowhere");
         assert!(is_layout_known((1, 15)) && !is_layout_known((1, 14)) && !is_layout_known((1, 19)));
     }
 }

@@ -107,7 +107,7 @@ fn reads_land_on_the_device_and_are_counted_by_their_way() {
         (counted.reads, counted.reads_nvfs, counted.read_bytes),
         (3, 3, 150_000)
     );
-    assert!(counted.is_direct() && counted.reads_unaligned == 3);
+    assert!(counted.proves_direct(3) && counted.reads_unaligned == 3);
     assert_eq!(
         handle.read(&target, 0, (100_000, 100_000), 290_000).unwrap(),
         10_000,

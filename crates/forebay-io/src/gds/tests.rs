@@ -87,6 +87,29 @@ fn one_read_through_host_memory_breaks_the_proof() {
 }
 
 #[test]
+fn a_read_that_was_counted_nowhere_breaks_the_proof() {
+    let dir = tempfile::tempdir().unwrap();
+    let gds = open(dir.path(), &["-DNVFS", "-DUNCOUNTED=1"]).unwrap();
+    let (path, _) = made_file(dir.path(), 40_960);
+    let handle = gds.register(&path).unwrap();
+    let target = Arc::new(gds.device.alloc(4096).unwrap());
+    for index in 0..3u64 {
+        let span = Span::at(index * 4096, 4096).unwrap();
+        gds.read(&handle, span, &target, Vec::new())
+            .wait()
+            .unwrap()
+            .unwrap();
+    }
+    let error = gds.proof().unwrap_err();
+    assert!(
+        error
+            .message()
+            .ends_with("and 2 straight to the device, where 3 should have"),
+        "{error}"
+    );
+}
+
+#[test]
 fn what_cannot_be_direct_or_not_be_shown_is_refused_beforehand() {
     for (flags, words) in [
         (&[][..], "no direct path"),

@@ -87,27 +87,27 @@ pub(super) async fn load_sink(
     sink: DeviceSink,
     context: &Context,
 ) -> Result<(Vec<Vec<DeviceTensor>>, LoadReport, DeviceReport)> {
-    let sink = Arc::new(sink);
+    let sink = Arc::new(sink.within(options.memory_bytes_max));
     let shared: Arc<dyn Sink> = Arc::<DeviceSink>::clone(&sink);
     let mut report = load_into(source, options, shared, context).await?;
     let device = sink.report();
     if let Some(reason) = &device.gds_refusal {
-        tell_downgrade(&mut report, reason);
+        tell_downgrade(&mut report, reason, device.gds.is_some());
     }
     Ok((sink.tensors(), report, device))
 }
 
 /// Say why bytes did not go by GPUDirect Storage, for each path that they took instead. Bytes that it moved without proof are not counted as its own.
-fn tell_downgrade(report: &mut LoadReport, reason: &str) {
+fn tell_downgrade(report: &mut LoadReport, reason: &str, is_proved: bool) {
     let ledger = &mut report.ledger;
-    if let Some(unproved) = ledger.paths.remove(&DataPath::Gds) {
+    if !is_proved && let Some(unproved) = ledger.paths.remove(&DataPath::Gds) {
         ledger.record(DataPath::Buffered, unproved.bytes, unproved.requests);
         ledger.record_copy(DataPath::Buffered, unproved.bytes);
     }
     let taken: Vec<DataPath> = ledger
         .paths
         .iter()
-        .filter(|(_, totals)| totals.bytes > 0)
+        .filter(|(path, totals)| **path != DataPath::Gds && totals.bytes > 0)
         .map(|(path, _)| *path)
         .collect();
     for path in taken {

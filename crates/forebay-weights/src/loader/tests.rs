@@ -65,6 +65,15 @@ pub(super) async fn save_model(path: &Path, options: &SaveOptions, context: &Con
     bytes
 }
 
+/// A file of several pieces, whatever the sink.
+pub(super) async fn save_large(path: &Path, context: &Context) {
+    let (specs, bytes) = specs(&[("x", Dtype::U8, &[3, 9 << 20]), ("y", Dtype::F32, &[100])]);
+    let options = SaveOptions::default();
+    save_at(&location(path), &specs, &bytes, &options, context)
+        .await
+        .unwrap();
+}
+
 pub(super) async fn open(path: &Path, verify: Verify, context: &Context) -> Result<Source> {
     let options = OpenOptions {
         verify,
@@ -227,17 +236,92 @@ async fn a_file_that_changes_during_the_load_is_noticed() {
     let path = dir.path().join("m.safetensors");
     let context = context();
     save_model(&path, &SaveOptions::default(), &context).await;
-    let source = open(&path, Verify::Off, &context).await.unwrap();
-    // Replaced by a rename, and written to in place.
-    save_model(&path, &SaveOptions::default(), &context).await;
-    let error = load_host(&source, &direct(), &context).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
-    let source = open(&path, Verify::Off, &context).await.unwrap();
-    let mut bytes = fs::read(&path).unwrap();
-    bytes.push(0);
-    fs::write(&path, bytes).unwrap();
-    let error = load_host(&source, &direct(), &context).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
+    save_large(&path, &context).await;
+    let other = dir.path().join("other.safetensors");
+    // Left alone, replaced by a rename, and written to in place.
+    for (change, is_noticed) in [
+        (Change::Nothing, false),
+        (Change::Replace(other.clone()), true),
+        (Change::Append, true),
+    ] {
+        fs::copy(&path, &other).unwrap();
+        let source = open(&path, Verify::Off, &context).await.unwrap();
+        let sink = Arc::new(Meddling {
+            inner: HostSink::new(context.pool(), None),
+            path: path.clone(),
+            change,
+            is_done: tokio::sync::watch::Sender::new(false),
+        });
+        let loaded = load_into(&source, &direct(), Arc::<Meddling>::clone(&sink), &context).await;
+        assert!(
+            *sink.is_done.borrow(),
+            "the first piece came from the file as it was"
+        );
+        let error = loaded.err();
+        let kind = error.as_ref().map(Error::kind);
+        assert_eq!(kind, is_noticed.then_some(ErrorKind::Precondition), "{error:?}");
+    }
+}
+
+#[derive(Debug)]
+enum Change {
+    Nothing,
+    Replace(std::path::PathBuf),
+    Append,
+}
+
+/// A sink that changes the file once it has the first piece, and lets the others be read only then.
+#[derive(Debug)]
+struct Meddling {
+    inner: HostSink,
+    path: std::path::PathBuf,
+    change: Change,
+    is_done: tokio::sync::watch::Sender<bool>,
+}
+
+#[async_trait::async_trait]
+impl Sink for Meddling {
+    fn placement(&self) -> crate::load_plan::Placement {
+        self.inner.placement()
+    }
+
+    fn piece_bytes_max(&self) -> u64 {
+        PIECE_BYTES_MIN
+    }
+
+    async fn prepare(&self, plan: &Arc<Plan>) -> Result<()> {
+        assert!(plan.pieces().len() > 1);
+        self.inner.prepare(plan).await
+    }
+
+    async fn lease(&self, piece: &crate::load_plan::Piece) -> Result<forebay_io::AlignedBuf> {
+        if piece.index > 0 {
+            let mut done = self.is_done.subscribe();
+            done.wait_for(|is_done| *is_done).await.unwrap();
+        }
+        self.inner.lease(piece).await
+    }
+
+    async fn accept(&self, piece: &crate::load_plan::Piece, buf: forebay_io::AlignedBuf) -> Result<Ledger> {
+        let ledger = self.inner.accept(piece, buf).await;
+        if piece.index == 0 {
+            match &self.change {
+                Change::Nothing => {}
+                Change::Replace(other) => fs::rename(other, &self.path).unwrap(),
+                Change::Append => {
+                    let mut bytes = fs::read(&self.path).unwrap();
+                    bytes.push(0);
+                    fs::write(&self.path, bytes).unwrap();
+                }
+            }
+            self.is_done.send_replace(true);
+        }
+        ledger
+    }
+
+    async fn finish(&self) -> Result<()> {
+        self.inner.finish().await
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

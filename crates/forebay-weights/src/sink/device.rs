@@ -24,7 +24,7 @@ use forebay_io::gds::{Gds, GdsPolicy};
 use forebay_io::{AlignedBuf, File};
 use serde::Serialize;
 
-use super::Sink;
+use super::{Sink, check_memory};
 use crate::load_plan::{Cut, Moves, Piece, Placement, Plan};
 use crate::source::SourceFile;
 
@@ -106,6 +106,8 @@ pub struct DeviceSink {
     ring: Ring,
     uploads: Uploads,
     direct: Direct,
+    /// Most memory of each device for tensors.
+    bytes_max: Option<u64>,
     state: Mutex<State>,
 }
 
@@ -123,6 +125,10 @@ struct State {
     open: HashMap<usize, (Arc<File>, Arc<SourceFile>)>,
     /// Memory of each device with its stream.
     targets: Targets,
+    /// Pieces that were read directly.
+    direct_reads: u64,
+    /// Set when a direct read failed, or cannot be had: the rest goes through pinned memory.
+    has_given_up: bool,
     proof: Option<Counters>,
     refusal: Option<String>,
 }
@@ -147,11 +153,17 @@ impl DeviceSink {
             uploads: ring.uploads(),
             ring,
             direct,
+            bytes_max: None,
             state: Mutex::new(State {
                 refusal,
                 ..State::default()
             }),
         })
+    }
+
+    /// The same with a bound: tensors that need more memory of a device are an error before anything is read.
+    pub fn within(self, bytes_max: Option<u64>) -> Self {
+        Self { bytes_max, ..self }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -206,6 +218,17 @@ impl DeviceSink {
         Ok(())
     }
 
+    /// Direct reads fail: the error when all bytes must go that way, noted otherwise, and the rest takes the other way.
+    fn give_up(&self, error: Error) -> Result<()> {
+        if matches!(self.direct, Direct::Must(_)) {
+            return Err(error);
+        }
+        let mut state = self.lock();
+        state.has_given_up = true;
+        state.refusal.get_or_insert_with(|| error.message().to_owned());
+        Ok(())
+    }
+
     /// The file as cuFile knows it, made known at its first piece.
     async fn registered(
         &self,
@@ -231,6 +254,42 @@ impl DeviceSink {
             file: Arc::clone(file),
         });
         self.lock().files.entry(number).or_insert(registered).clone()
+    }
+
+    /// Read a piece straight into device memory; `None` where that is not wanted, or does not work and need not.
+    async fn read_direct(&self, piece: &Piece, file: &Arc<SourceFile>) -> Result<Option<Ledger>> {
+        let Some(gds) = self.direct.gds() else {
+            return Ok(None);
+        };
+        let target = {
+            let state = self.lock();
+            state
+                .memory
+                .first()
+                .map(Arc::clone)
+                .filter(|_| !state.has_given_up)
+        };
+        let Some(target) = target else {
+            return Ok(None);
+        };
+        let registered = match self.registered(gds, piece.file, file).await {
+            Ok(registered) => registered,
+            Err(reason) => {
+                self.refuse(reason)?;
+                return Ok(None);
+            }
+        };
+        let read = gds.read(&registered.handle, piece.span, &target, strips_of(piece));
+        match read.await.flatten() {
+            Ok(()) => {
+                self.lock().direct_reads += 1;
+                Ok(Some(Ledger::of(DataPath::Gds, piece.span.len(), 1)))
+            }
+            Err(error) => {
+                self.give_up(error)?;
+                Ok(None)
+            }
+        }
     }
 
     /// Copy a piece from the page cache by the threads of the feeder. Strips of rows are left to the usual way.
@@ -295,7 +354,7 @@ impl DeviceSink {
 
     /// Compare the counters of cuFile, when it was used.
     fn prove(&self) -> Result<()> {
-        let is_used = self.lock().files.values().any(Result::is_ok);
+        let is_used = self.lock().direct_reads > 0;
         let Some(gds) = self.direct.gds().filter(|_| is_used) else {
             return Ok(());
         };
@@ -307,8 +366,8 @@ impl DeviceSink {
     }
 }
 
-/// Allocate on every device; what is missing is told before anything is read.
-fn allocate(devices: &[Device], len: u64) -> Result<Vec<Arc<DeviceBuf>>> {
+/// Check that so many bytes are free on every device.
+fn check_free(devices: &[Device], len: u64) -> Result<()> {
     for device in devices {
         let memory = device.memory()?;
         if len > memory.free_bytes.saturating_sub(HEADROOM_BYTES) {
@@ -323,6 +382,12 @@ fn allocate(devices: &[Device], len: u64) -> Result<Vec<Arc<DeviceBuf>>> {
                 .with_hint("load less with select or shard, or free device memory (nvidia-smi, torch.cuda.empty_cache())"));
         }
     }
+    Ok(())
+}
+
+/// Allocate on every device; what is missing is told before anything is read.
+fn allocate(devices: &[Device], len: u64) -> Result<Vec<Arc<DeviceBuf>>> {
+    check_free(devices, len)?;
     let len = usize::try_from(len)
         .map_err(|_| Error::new(ErrorKind::LimitExceeded, "load", "more than memory can be"))?;
     devices
@@ -366,14 +431,26 @@ impl Sink for DeviceSink {
     async fn prepare(&self, plan: &Arc<Plan>) -> Result<()> {
         let clock = Arc::clone(self.ring.clock());
         let (devices, len) = (self.devices.clone(), plan.dest_bytes());
+        check_memory(len, self.bytes_max)?;
+        // Direct reads need room beside the tensors; what is not there is told now, and not by the read that does not get it.
+        let scratch = self
+            .direct
+            .gds()
+            .map_or(0, |_| Gds::scratch_bytes(plan.pieces().len()));
         let allocated = tokio::task::spawn_blocking(move || {
             let began = clock.now();
+            let lacking = check_free(&devices, len.saturating_add(scratch)).err();
             let memory = allocate(&devices, len)?;
-            Ok((memory, clock.now().saturating_sub(began)))
+            Ok((memory, clock.now().saturating_sub(began), lacking))
         });
-        let (memory, alloc_time) = allocated.await.map_err(|error| {
+        let (memory, alloc_time, lacking) = allocated.await.map_err(|error| {
             Error::new(ErrorKind::Cancelled, "load", "the runtime is shutting down").with_source(error)
         })??;
+        if let Some(error) = lacking {
+            let beside = ByteSize(scratch);
+            let message = format!("{}; direct reads take {beside} of it", error.message());
+            self.give_up(Error::new(error.kind(), error.op(), message))?;
+        }
         let mut state = self.lock();
         state.plan = Arc::clone(plan);
         state.targets = Arc::new(
@@ -389,31 +466,10 @@ impl Sink for DeviceSink {
     }
 
     async fn fetch(&self, piece: &Piece, file: &Arc<SourceFile>, is_hot: bool) -> Result<Option<Ledger>> {
-        let Some(gds) = self.direct.gds() else {
-            return if is_hot {
-                self.feed(piece, file).await
-            } else {
-                Ok(None)
-            };
-        };
-        let registered = match self.registered(gds, piece.file, file).await {
-            Ok(registered) => registered,
-            Err(reason) => {
-                self.refuse(reason)?;
-                return if is_hot {
-                    self.feed(piece, file).await
-                } else {
-                    Ok(None)
-                };
-            }
-        };
-        let target = self.lock().memory.first().map(Arc::clone);
-        let Some(target) = target else {
-            return Ok(None);
-        };
-        gds.read(&registered.handle, piece.span, &target, strips_of(piece))
-            .await??;
-        Ok(Some(Ledger::of(DataPath::Gds, piece.span.len(), 1)))
+        match self.read_direct(piece, file).await? {
+            None if is_hot => self.feed(piece, file).await,
+            fetched => Ok(fetched),
+        }
     }
 
     async fn lease(&self, piece: &Piece) -> Result<AlignedBuf> {
@@ -422,7 +478,7 @@ impl Sink for DeviceSink {
                 "bytes with checksums are compared in host memory; load them with verify=\"off\"".to_owned(),
             )?;
         }
-        self.ring.pool().lease(piece.span.len() as usize).await?
+        self.ring.lease(piece.span.len() as usize).await?
     }
 
     async fn accept(&self, piece: &Piece, buf: AlignedBuf) -> Result<Ledger> {
@@ -451,5 +507,13 @@ impl Sink for DeviceSink {
         self.uploads.finish().await??;
         self.check_versions().await?;
         self.prove()
+    }
+
+    async fn fail(&self, error: Error) -> Error {
+        // What failed first is with the copies: pieces that came after it only heard that there was something.
+        match self.uploads.finish().await.flatten() {
+            Ok(()) => error,
+            Err(cause) => cause,
+        }
     }
 }

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use forebay_core::safetensors::Dtype;
-use forebay_core::{ByteSize, DataPath, Error, ErrorKind, Ledger, Result};
+use forebay_core::{DataPath, Error, ErrorKind, Ledger, Result};
 use forebay_io::{Ahead, AlignedBuf, BufPool, Pages, fault_ahead};
 
-use super::Sink;
+use super::{Sink, check_memory};
 use crate::load_plan::{Cut, Moves, Piece, Placement, Plan, Region};
 
 /// A loaded tensor.
@@ -201,15 +201,7 @@ impl Sink for HostSink {
 
     async fn prepare(&self, plan: &Arc<Plan>) -> Result<()> {
         let needed = plan.dest_bytes();
-        if let Some(bytes_max) = self.bytes_max.filter(|bytes_max| needed > *bytes_max) {
-            let message = format!(
-                "loading this needs {} of memory, and at most {} may be used",
-                ByteSize(needed),
-                ByteSize(bytes_max)
-            );
-            return Err(Error::new(ErrorKind::LimitExceeded, "load", message)
-                .with_hint("allow more memory, or load less with select or shard"));
-        }
+        check_memory(needed, self.bytes_max)?;
         let mut places = Vec::new();
         places.resize_with(plan.pieces().len(), || None);
         let files = plan.regions().last().map_or(0, |region| region.file + 1);

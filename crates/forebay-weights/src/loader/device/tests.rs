@@ -8,7 +8,7 @@ use forebay_core::{Ledger, SystemClock};
 use forebay_io::cufile::CuFile;
 use forebay_io::device::Driver;
 
-use super::super::tests::{context, open, save_model};
+use super::super::tests::{context, open, save_large, save_model};
 use super::*;
 use crate::hashes::{SIDE_SUFFIX, Verify};
 use crate::save::SaveOptions;
@@ -48,12 +48,12 @@ fn gds(dir: &Path, device: &Device, flags: &[&str]) -> Result<Arc<Gds>> {
     Gds::with_library(Arc::new(library), device).map(Arc::new)
 }
 
+fn ring(devices: &[Device], bytes_max: u64) -> Ring {
+    Ring::new(&devices[0], RingConfig { bytes_max }, Arc::new(SystemClock)).unwrap()
+}
+
 fn sink(devices: &[Device], direct: Direct) -> DeviceSink {
-    let config = RingConfig {
-        bytes_max: RING_BYTES,
-    };
-    let ring = Ring::new(&devices[0], config, Arc::new(SystemClock)).unwrap();
-    DeviceSink::new(devices.to_vec(), ring, direct).unwrap()
+    DeviceSink::new(devices.to_vec(), ring(devices, RING_BYTES), direct).unwrap()
 }
 
 fn content(tensor: &DeviceTensor) -> Vec<u8> {
@@ -218,16 +218,112 @@ async fn a_device_that_is_lost_fails_the_load_and_leaves_no_slot_behind() {
     let dir = tempfile::tempdir().unwrap();
     let path = model(dir.path()).await;
     let devices = devices(dir.path(), 1, &["-DFAIL_AT=2"]);
-    let error = load(
-        &path,
-        Verify::Off,
-        &LoadOptions::default(),
-        sink(&devices, Direct::No),
-    )
-    .await
-    .unwrap_err();
+    let ring = ring(&devices, RING_BYTES);
+    let sink = DeviceSink::new(devices.clone(), ring.clone(), Direct::No).unwrap();
+    let error = load(&path, Verify::Off, &LoadOptions::default(), sink)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
     assert!(error.message().starts_with("the device was lost"), "{error}");
+    // Comes only when every slot is back.
+    let whole = ring.lease(RING_BYTES as usize).await.unwrap().unwrap();
+    assert_eq!(whole.len() as u64, RING_BYTES);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_failure_that_came_first_is_told_and_not_that_there_was_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    save_large(&path, &context()).await;
+    // The first copy fails while others go on, and there is one slot: the next piece is sent after that is known.
+    let devices = devices(dir.path(), 1, &["-DFAIL_WAIT=1"]);
+    let sink = DeviceSink::new(devices.clone(), ring(&devices, 8 << 20), Direct::No).unwrap();
+    let error = load(&path, Verify::Off, &LoadOptions::default(), sink)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert!(error.message().starts_with("the device was lost"), "{error}");
+    assert!(error.hint().is_some(), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tensors_that_need_more_memory_than_allowed_are_refused_before_anything_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = model(dir.path()).await;
+    let devices = devices(dir.path(), 1, &[]);
+    for (memory_bytes_max, fits) in [(Some(1 << 20), false), (Some(64 << 20), true)] {
+        let options = LoadOptions {
+            memory_bytes_max,
+            ..LoadOptions::default()
+        };
+        let loaded = load(&path, Verify::Off, &options, sink(&devices, Direct::No)).await;
+        let kind = loaded.map(drop).map_err(|error| error.kind());
+        assert_eq!(
+            kind,
+            if fits {
+                Ok(())
+            } else {
+                Err(ErrorKind::LimitExceeded)
+            }
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn preferred_gds_goes_on_without_it_after_a_read_that_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    save_large(&path, &context()).await;
+    let devices = devices(dir.path(), 1, &[]);
+    let options = LoadOptions::default();
+    let expected = load_host_contents(&path, &options).await;
+    for (first, is_proved) in [("-DFAIL_READ_FROM=1", false), ("-DFAIL_READ_FROM=2", true)] {
+        let flags = ["-DNVFS", "-DFAIL_READ=5026", first];
+        let dir = tempfile::tempdir().unwrap();
+        let perhaps = Direct::Perhaps(Ok(gds(dir.path(), &devices[0], &flags).unwrap()));
+        let (tensors, report, device) = load(&path, Verify::Off, &options, sink(&devices, perhaps))
+            .await
+            .unwrap();
+        assert!(contents(&tensors[0]) == expected);
+        let ledger = &report.ledger;
+        assert_eq!(ledger.bytes(), report.read_bytes);
+        assert_eq!(device.gds.is_some(), is_proved, "{ledger}");
+        assert_eq!(
+            ledger.path(DataPath::Gds).requests,
+            u64::from(is_proved),
+            "{ledger}"
+        );
+        let told: Vec<DataPath> = ledger
+            .downgrades
+            .iter()
+            .filter(|step| step.wanted == DataPath::Gds && step.reason.contains("5026"))
+            .map(|step| step.taken)
+            .collect();
+        assert!(!told.is_empty() && !told.contains(&DataPath::Gds), "{ledger}");
+        let dir = tempfile::tempdir().unwrap();
+        let must = Direct::Must(gds(dir.path(), &devices[0], &flags).unwrap());
+        let failed = load(&path, Verify::Off, &options, sink(&devices, must)).await;
+        assert!(failed.unwrap_err().message().contains("5026"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn direct_reads_are_not_begun_where_their_scratch_does_not_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = model(dir.path()).await;
+    // Enough for the tensors and what is left to others, not for 16 MiB more.
+    let devices = devices(dir.path(), 1, &["-DMEMORY=31457280"]);
+    let options = LoadOptions::default();
+    let direct = gds(dir.path(), &devices[0], &["-DNVFS"]).unwrap();
+    let perhaps = Direct::Perhaps(Ok(Arc::clone(&direct)));
+    let (_, report, device) = load(&path, Verify::Off, &options, sink(&devices, perhaps))
+        .await
+        .unwrap();
+    assert_eq!(report.ledger.path(DataPath::Gds).bytes, 0);
+    let refusal = device.gds_refusal.unwrap();
+    assert!(refusal.ends_with("direct reads take 16.0 MiB of it"), "{refusal}");
+    let failed = load(&path, Verify::Off, &options, sink(&devices, Direct::Must(direct))).await;
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::OutOfSpace);
 }
 
 #[tokio::test(flavor = "multi_thread")]
