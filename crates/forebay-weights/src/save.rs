@@ -5,7 +5,10 @@
 //! Content (the caller's memory) --copied part by part into the pool--> Upload::put_part, several at once --> complete: sync, rename
 //! ```
 //!
-//! Part 0 holds the header and goes last: with checksums in it, it is known last.
+//! Parts with bytes of the header go last: with checksums in it, it is known last.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -141,22 +144,40 @@ pub async fn save(
             return Err(at(error));
         }
     };
-    if hashes == KeepHashes::Beside {
-        forget_side(store, key).await?;
+    // Those of a file that was here before would refuse this one until the new ones are there. Who may write but not remove writes over them.
+    if hashes == KeepHashes::Beside
+        && let Err(error) = forget_side(store, key).await
+        && error.kind() != ErrorKind::PermissionDenied
+    {
+        let _ = upload.abort().await;
+        return Err(error);
     }
     let mut done = upload.complete().await?;
     done.ledger.merge(&ledger);
-    match hashes {
-        KeepHashes::Beside => {
-            let side = Hashes::of_file(file_len, crcs).encode_side();
-            store
-                .put_bytes(&side_key(key)?, &side, &PutOptions::default())
-                .await?;
-        }
-        // Those of a file that was here before would refuse this one.
-        KeepHashes::No | KeepHashes::InHeader => forget_side(store, key).await?,
+    if hashes == KeepHashes::Beside {
+        keep_beside(store, key, &Hashes::of_file(file_len, crcs)).await?;
+    } else if let Err(error) = forget_side(store, key).await {
+        // The file is saved, whatever comes of this: if there are old checksums, loads say that they do not fit.
+        tracing::warn!(
+            "{} is saved; whether checksums of an earlier file are left beside it is not known: {error}",
+            store.location().join(key)
+        );
     }
     Ok(done)
+}
+
+/// Write checksums beside a file that is saved.
+async fn keep_beside(store: &dyn Store, key: &Key, hashes: &Hashes) -> Result<()> {
+    let side = side_key(key)?;
+    let put = store
+        .put_bytes(&side, &hashes.encode_side(), &PutOptions::default())
+        .await;
+    put.map(drop).map_err(|error| {
+        let message = "the file is saved, but not its checksums";
+        Error::new(error.kind(), "save", message)
+            .at(store.location().join(&side))
+            .with_source(error)
+    })
 }
 
 /// Save to a location.
@@ -236,36 +257,18 @@ impl Writing<'_> {
     /// Send all parts; gives the ledger, the checksums of chunks, and the length of the file.
     async fn send(mut self) -> Result<(Ledger, Vec<u32>, u64)> {
         let file_len = self.encoded.header.file_len();
-        let mut parts: Vec<Span> = Span::first(file_len).pieces(self.upload.part_bytes()).collect();
-        let first = parts.remove(0);
-        let mut ledger = Ledger::default();
-        let mut runs = Vec::new();
-        {
-            let mut sends = FuturesUnordered::new();
-            let mut rest = parts.iter().zip(1u32..).peekable();
-            loop {
-                while sends.len() < PARTS_AT_ONCE
-                    && let Some((part, index)) = rest.peek().copied()
-                    && let Some(buf) = self.part_buf(part.len(), sends.is_empty())?
-                {
-                    rest.next();
-                    sends.push(self.send_part(*part, index, buf));
-                }
-                let Some(sent) = sends.next().await else {
-                    break;
-                };
-                let (part_ledger, part_runs) = sent?;
-                ledger.merge(&part_ledger);
-                runs.extend(part_runs);
-            }
-        }
-        let crcs = self.seal(first, &mut runs)?;
-        let buf = AlignedBuf::alloc(first.len() as usize, Pages::Small)?;
-        let (part_ledger, part_runs) = self.send_part(first, 0, buf).await?;
-        ledger.merge(&part_ledger);
+        let parts: Vec<(u32, Span)> = (0..)
+            .zip(Span::first(file_len).pieces(self.upload.part_bytes()))
+            .collect();
+        let header_len = self.encoded.bytes.len() as u64;
+        let (late, early) = parts.split_at(parts.partition_point(|(_, part)| part.start() < header_len));
+        let (mut ledger, mut runs) = self.send_parts(early).await?;
+        let crcs = self.seal(late, &mut runs)?;
+        let (late_ledger, late_runs) = self.send_parts(late).await?;
+        ledger.merge(&late_ledger);
         let crcs = match self.hashes {
             KeepHashes::Beside => {
-                runs.extend(part_runs);
+                runs.extend(late_runs);
                 joined(runs, 0, file_len)
             }
             KeepHashes::No | KeepHashes::InHeader => crcs,
@@ -273,14 +276,38 @@ impl Writing<'_> {
         Ok((ledger, crcs, file_len))
     }
 
-    /// Put checksums into the header, where they are kept there. The first part is hashed for it before it is sent.
-    fn seal(&mut self, first: Span, runs: &mut Vec<RunCrc>) -> Result<Vec<u32>> {
+    /// Send parts, several at once.
+    async fn send_parts(&self, parts: &[(u32, Span)]) -> Result<(Ledger, Vec<RunCrc>)> {
+        let (mut ledger, mut runs) = (Ledger::default(), Vec::new());
+        let mut sends = FuturesUnordered::new();
+        let mut rest = parts.iter().copied().peekable();
+        loop {
+            while sends.len() < PARTS_AT_ONCE
+                && let Some((index, part)) = rest.peek().copied()
+                && let Some(buf) = self.part_buf(part.len(), sends.is_empty())?
+            {
+                rest.next();
+                sends.push(self.send_part(part, index, buf));
+            }
+            let Some(sent) = sends.next().await else {
+                return Ok((ledger, runs));
+            };
+            let (part_ledger, part_runs) = sent?;
+            ledger.merge(&part_ledger);
+            runs.extend(part_runs);
+        }
+    }
+
+    /// Put checksums into the header, where they are kept there. Of the parts that wait for it, the one with data is hashed before it is sent.
+    fn seal(&mut self, late: &[(u32, Span)], runs: &mut Vec<RunCrc>) -> Result<Vec<u32>> {
         if self.hashes != KeepHashes::InHeader {
             return Ok(Vec::new());
         }
-        let mut buf = vec![0; first.len() as usize];
-        runs.extend(self.fill(first, &mut buf)?);
         let data = self.encoded.header.data_span();
+        if let Some((_, part)) = late.last().filter(|(_, part)| part.end() > data.start()) {
+            let mut buf = vec![0; part.len() as usize];
+            runs.extend(self.fill(*part, &mut buf)?);
+        }
         let crcs = joined(std::mem::take(runs), data.start(), data.end());
         own_value(&mut self.encoded.bytes, &metadata_entry(&crcs))?;
         seal_header(&mut self.encoded.bytes)?;

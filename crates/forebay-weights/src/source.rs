@@ -7,6 +7,8 @@
 //! The version of each file is kept and every read is pinned to it: a file that changes during a load is noticed.
 
 mod find;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -95,14 +97,23 @@ impl Source {
             indexed: found.iter().map(|file| file.index.clone()).collect(),
             ledger: Ledger::default(),
         };
-        let opened: Vec<(SourceFile, Ledger)> = stream::iter(found)
+        let opened: Vec<(SourceFile, Ledger, Option<Error>)> = stream::iter(found)
             .map(|file| async move { open_file(&file, verify).await }.boxed())
             .buffered(OPEN_AT_ONCE)
             .try_collect()
             .await?;
-        for (file, ledger) in opened {
+        let mut denied = Vec::new();
+        for (file, ledger, refusal) in opened {
             source.ledger.merge(&ledger);
             source.files.push(Arc::new(file));
+            denied.extend(refusal);
+        }
+        if let Some(first) = denied.first() {
+            tracing::warn!(
+                "whether there are checksums beside {} of {} files is not known, and none are looked for: {first}",
+                denied.len(),
+                source.files.len()
+            );
         }
         source.check_indices()?;
         source.check_twins()?;
@@ -204,7 +215,8 @@ pub(crate) struct Found {
     pub(crate) index: Option<(Arc<Index>, usize)>,
 }
 
-async fn open_file(found: &Found, verify: Verify) -> Result<(SourceFile, Ledger)> {
+/// Gives the refusal, too, where it was not allowed to look for checksums and none are required.
+async fn open_file(found: &Found, verify: Verify) -> Result<(SourceFile, Ledger, Option<Error>)> {
     let at = |error: Error| error.at(&found.location);
     let meta = found
         .store
@@ -225,15 +237,18 @@ async fn open_file(found: &Found, verify: Verify) -> Result<(SourceFile, Ledger)
         prefix = whole;
     }
     let header = Header::parse(&prefix, meta.size).map_err(at)?;
-    let hashes = match verify {
-        Verify::Off => None,
+    let (hashes, denied) = match verify {
+        Verify::Off => (None, None),
         Verify::Prefer | Verify::Require => {
-            let (hashes, more) = hashes(found, &header, &prefix).await?;
+            let (hashes, more, denied) = hashes(found, &header, &prefix).await?;
             ledger.merge(&more);
-            hashes
+            (hashes, denied)
         }
     };
     if verify == Verify::Require && hashes.is_none() {
+        if let Some(denied) = denied {
+            return Err(denied);
+        }
         let message = "verification is required, but there are no checksums of this file";
         return Err(at(Error::new(ErrorKind::Unsupported, "verify", message)
             .with_hint(
@@ -248,7 +263,7 @@ async fn open_file(found: &Found, verify: Verify) -> Result<(SourceFile, Ledger)
         header,
         hashes,
     };
-    Ok((file, ledger))
+    Ok((file, ledger, denied))
 }
 
 /// A file that an index names and that is not there deserves better words.
@@ -263,18 +278,24 @@ fn missing(found: &Found, error: Error) -> Error {
         .with_hint("the download is not complete; fetch the missing file")
 }
 
-/// Checksums beside the file, else in its header.
-async fn hashes(found: &Found, header: &Header, prefix: &[u8]) -> Result<(Option<Hashes>, Ledger)> {
+/// Checksums beside the file, else in its header. Object stores refuse whoever may not list to say that an object is missing, so a refusal counts as
+/// missing, and is told.
+async fn hashes(
+    found: &Found,
+    header: &Header,
+    prefix: &[u8],
+) -> Result<(Option<Hashes>, Ledger, Option<Error>)> {
     let name = format!("{}{SIDE_SUFFIX}", found.key);
     let Ok(key) = Key::parse(&name) else {
-        return Ok((None, Ledger::default()));
+        return Ok((None, Ledger::default(), None));
     };
     let at = |error: Error| error.at(found.store.location().join(&key));
     let meta = match found.store.head(&key).await {
         Ok(meta) => meta,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
             let hashes = Hashes::parse_header(header, prefix).map_err(|error| error.at(&found.location))?;
-            return Ok((hashes, Ledger::default()));
+            let is_denied = hashes.is_none() && error.kind() == ErrorKind::PermissionDenied;
+            return Ok((hashes, Ledger::default(), is_denied.then_some(error)));
         }
         Err(error) => return Err(error),
     };
@@ -291,7 +312,7 @@ async fn hashes(found: &Found, header: &Header, prefix: &[u8]) -> Result<(Option
     let more = check_header(found, header, prefix, &hashes).await?;
     let mut ledger = ledger;
     ledger.merge(&more);
-    Ok((Some(hashes), ledger))
+    Ok((Some(hashes), ledger, None))
 }
 
 /// Compare the header that was parsed: all chunks that it has bytes in.
