@@ -90,6 +90,11 @@ fn required_gds_is_proved_or_refused() {
         .run(args)
         .exits(2)
         .says(&["went through host memory"]);
+    // What only GPUs can do is not passed over where none is loaded to.
+    with_stubs(&[], &["-DNVFS"])
+        .run(["load", "m.safetensors", "--gds", "require"])
+        .exits(2)
+        .says(&["--gds require is for GPUs", "--device cuda:0"]);
 }
 
 #[test]
@@ -99,6 +104,10 @@ fn what_devices_lack_is_said() {
         .run(args)
         .exits(2)
         .says(&["bytes) are needed on cuda:0", "select or shard"]);
+    with_stubs(&[], &[])
+        .run(args.iter().chain(&["--memory", "1KiB"]))
+        .exits(2)
+        .says(&["at most 1.0 KiB may be used"]);
     with_stubs(&["-DVERSION=10020"], &[])
         .run(args)
         .exits(2)

@@ -2,6 +2,7 @@
 
 use forebay_core::{ByteSize, Error, ErrorKind, Result};
 use forebay_io::device::{Device, Place, Ring, RingConfig, copy_limit};
+use forebay_io::gds::GdsPolicy;
 use forebay_store::Context;
 use forebay_weights::{
     DeviceOptions, DeviceReport, DeviceTensor, HostTensor, LoadOptions, LoadReport, Source, load_device,
@@ -53,6 +54,14 @@ impl Target {
         let mut ordinals = Vec::new();
         for place in &places {
             match place {
+                Place::Host if places.len() == 1 && gds == GdsPolicy::Require => {
+                    return Err(Error::new(
+                        ErrorKind::InvalidInput,
+                        "arguments",
+                        "--gds require is for GPUs, and these tensors go to the memory of the host",
+                    )
+                    .with_hint("name a GPU, such as --device cuda:0"));
+                }
                 Place::Host if places.len() == 1 => return Ok(Self::Host),
                 Place::Host => {
                     return Err(Error::new(
