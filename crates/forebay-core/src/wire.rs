@@ -66,8 +66,12 @@ impl<'a> Cursor<'a> {
 
     /// The next `N` bytes.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let error = self.corrupt("it ends too early");
-        self.take(N)?.try_into().map_err(|_| error)
+        let next = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk());
+        let Some(array) = next else {
+            return Err(self.corrupt("it ends too early"));
+        };
+        self.at += N;
+        Ok(*array)
     }
 
     numbers! {

@@ -19,7 +19,11 @@ use crate::pages::Source;
 /// Bytes of one read: large enough for the fastest disks, small enough that hashing one read goes on beside the next.
 const READ_BYTES_MAX: u64 = 16 << 20;
 
-/// Reads in flight: past the knee of every disk measured, and of an object store's round trips.
+/// Reads in flight into the caller's memory, with those that are being hashed: the disk has enough to do while a batch that came at once is hashed, and they
+/// take no memory of ours.
+const DIRECT_READS_IN_FLIGHT: usize = 64;
+
+/// Reads in flight through leased memory: past the knee of every disk measured, and of an object store's round trips.
 const READS_IN_FLIGHT: usize = 16;
 
 /// Chunks that lie one after the other in one payload.
@@ -179,19 +183,27 @@ impl Job<'_> {
             }
             pieces.push((want, rest, None));
         }
-        let reads = pieces.into_iter().map(|(want, piece, run)| async move {
-            match run {
-                None => Ok((want, piece, Ledger::default())),
-                Some(run) => {
-                    let (piece, ledger) = self.read_run(&run, piece).await?;
-                    Ok::<_, Error>((want, piece, ledger))
+        let reads = pieces
+            .into_iter()
+            .enumerate()
+            .map(|(number, (want, piece, run))| async move {
+                match run {
+                    None => Ok((number, want, piece, Ledger::default())),
+                    Some(run) => {
+                        let (piece, ledger) = self.read_run(&run, piece).await?;
+                        Ok::<_, Error>((number, want, piece, ledger))
+                    }
                 }
-            }
-        });
-        let mut reads = stream::iter(reads).buffered(READS_IN_FLIGHT);
-        let mut joined: Vec<Vec<AlignedBuf>> = Vec::new();
-        while let Some((want, piece, read)) = reads.try_next().await? {
+            });
+        let mut reads = stream::iter(reads).buffer_unordered(DIRECT_READS_IN_FLIGHT);
+        let mut done = Vec::new();
+        while let Some((number, want, piece, read)) = reads.try_next().await? {
             ledger.merge(&read);
+            done.push((number, want, piece));
+        }
+        done.sort_unstable_by_key(|(number, ..)| *number);
+        let mut joined: Vec<Vec<AlignedBuf>> = Vec::new();
+        for (_, want, piece) in done {
             if joined.len() <= want {
                 joined.push(Vec::new());
             }
