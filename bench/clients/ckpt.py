@@ -142,8 +142,12 @@ def save_forebay(job):
     return forebay_saver(job)
 
 
+def save_forebay_sync(job):
+    return forebay_saver(job, staging_bytes=0)
+
+
 def save_forebay_blake3(job):
-    return forebay_saver(job, hash="blake3")
+    return forebay_saver(job, staging_bytes=0, hash="blake3")
 
 
 def save_forebay_incremental(job):

@@ -25,7 +25,8 @@ READ_LIMIT = "plain direct read"
 
 SAVES = [
     (WRITE_LIMIT, "plain_write", "4 threads, 4 MiB; fallocate first"),
-    ("Forebay", "save_forebay", "hashes on"),
+    ("Forebay", "save_forebay_sync", "hashes on; staging_bytes=0: from where the state is"),
+    ("Forebay, in the background", "save_forebay", "hashes on; a copy is written, and waited for"),
     ("Forebay, BLAKE3", "save_forebay_blake3", ""),
     ("Forebay, 95 % unchanged", "save_forebay_incremental", "incremental; of the bytes of the state"),
     ("safetensors", "save_safetensors", ""),

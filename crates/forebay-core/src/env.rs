@@ -146,6 +146,8 @@ env_vars! {
     AWS_ENDPOINT_URL = "AWS_ENDPOINT_URL";
     /// Endpoint of the AWS security token service.
     AWS_ENDPOINT_URL_STS = "AWS_ENDPOINT_URL_STS";
+    /// Endpoint of AWS KMS.
+    AWS_ENDPOINT_URL_KMS = "AWS_ENDPOINT_URL_KMS";
     /// Endpoint of the AWS single sign-on portal.
     AWS_ENDPOINT_URL_SSO = "AWS_ENDPOINT_URL_SSO";
     /// File with the token of a web identity.

@@ -81,7 +81,7 @@ impl Secrets {
     fn of(py: Python<'_>, given: &Bound<'_, PyDict>, context: &Context) -> PyResult<Self> {
         let raise = |error: Error| errors::raise(py, &error);
         let keys: Vec<String> = get(given, "keys")?.unwrap_or_default();
-        let keys = keys.iter().map(|key| KeyWrap::parse(key, context.environment()));
+        let keys = keys.iter().map(|key| KeyWrap::parse(key, context));
         let keys = keys.collect::<Result<Vec<_>>>().map_err(raise)?;
         let sign: Option<PathBuf> = get(given, "sign")?;
         let sign = sign.map(|path| SigningKey::file(&path));

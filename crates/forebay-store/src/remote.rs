@@ -3,7 +3,7 @@
 //! Requests are built and signed by the `object_store` crate, none of whose types leave this module; everything around a request is ours:
 //!
 //! - [`config`]: endpoint, region and addressing, resolved in one place; [`environment`] and [`profile`] are what it reads;
-//! - [`credentials`]: the whole ordinary chain of AWS;
+//! - [`credentials`]: the whole ordinary chain of AWS; [`kms`]: secrets that a key of AWS KMS wraps;
 //! - [`transport`]: one shared HTTP client that judges replies, with [`direct`] for bodies that go past its buffers; [`failure`]: what they mean in our words;
 //! - [`read`], [`write`], [`upload`], [`list`]: the operations; [`backend`]: the clients they use;
 //! - what the store can be relied on for comes from [`probe`], and conditional writes refuse to work without it.
@@ -19,6 +19,7 @@ mod credentials;
 mod direct;
 mod environment;
 mod failure;
+mod kms;
 mod list;
 mod patience;
 mod profile;
@@ -44,6 +45,7 @@ use tokio::sync::OnceCell;
 
 pub use config::{Addressing, RemoteConfig};
 pub use environment::Environment;
+pub use kms::Kms;
 pub(crate) use tls::Transports;
 
 use crate::context::Context;

@@ -9,6 +9,8 @@ mod clouds;
 mod connections;
 #[path = "remote/credentials.rs"]
 mod credentials;
+#[path = "remote/kms.rs"]
+mod kms;
 #[path = "remote/objects.rs"]
 mod objects;
 #[path = "remote/probes.rs"]

@@ -159,12 +159,13 @@ fn key_files_are_read_when_only_their_owner_can() {
         ErrorKind::NotFound
     );
     let environment = Environment::fixed([("FOREBAY_KEY", text.trim())]);
-    let from_env = shown(KeyWrap::parse("env", &environment).unwrap());
+    let context = crate::tests::support::context().with_environment(environment);
+    let from_env = shown(KeyWrap::parse("env", &context).unwrap());
     assert_eq!(from_env.replace("env ", "file "), of_hex);
     assert!(KeyWrap::env(&Environment::fixed([("FOREBAY_KEY", "123")])).is_err());
     assert!(KeyWrap::env(&Environment::fixed::<&str, &str>([])).is_err());
     assert!(
-        KeyWrap::parse("aws-kms:arn", &environment)
+        KeyWrap::parse("aws-kms:no key", &context)
             .unwrap_err()
             .to_string()
             .contains("KMS")

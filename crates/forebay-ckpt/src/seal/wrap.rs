@@ -6,12 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Result, env};
-use forebay_store::remote::Environment;
+use forebay_store::Context;
+use forebay_store::remote::{Environment, Kms};
 use ring::aead::{Aad, Nonce};
 use zeroize::Zeroizing;
 
 use super::command::Command;
-use super::slots::Slot;
+use super::slots::{ID_BYTES_MAX, Slot, WRAPPED_BYTES_MAX};
 use super::{KEY_BYTES, Secret, fill_random};
 use crate::hex;
 use crate::names::Attempt;
@@ -37,7 +38,11 @@ pub struct KeyWrap(Way);
 enum Way {
     Static(StaticKey),
     Command(Command),
+    Kms(Kms),
 }
+
+/// What a key of AWS KMS binds a data key to.
+const KMS_BOUND: &str = "forebay-attempt";
 
 /// A wrapping key that is in our hands.
 struct StaticKey {
@@ -64,7 +69,7 @@ impl KeyWrap {
     pub fn id(&self) -> Option<&str> {
         match &self.0 {
             Way::Static(own) => Some(&own.id),
-            Way::Command(_) => None,
+            Way::Command(_) | Way::Kms(_) => None,
         }
     }
 
@@ -103,19 +108,20 @@ impl KeyWrap {
         Ok(Self(Way::Command(Command::new(words)?)))
     }
 
-    /// As the command line has it: `file:PATH`, `env`, `command:PROGRAM ARGUMENTS`; anything else is a path.
-    pub fn parse(text: &str, environment: &Environment) -> Result<Self> {
+    /// By a key of AWS KMS: its ARN, its id, or `alias/NAME`.
+    pub fn aws_kms(key: &str, context: &Context) -> Result<Self> {
+        Ok(Self(Way::Kms(Kms::new(key, context)?)))
+    }
+
+    /// As the command line has it: `file:PATH`, `env`, `command:PROGRAM ARGUMENTS`, `aws-kms:KEY`; anything else is a path.
+    pub fn parse(text: &str, context: &Context) -> Result<Self> {
         match text.split_once(':') {
             Some(("file", path)) => Self::file(Path::new(path)),
             Some(("command", words)) => {
                 Self::command(words.split_ascii_whitespace().map(str::to_owned).collect())
             }
-            Some(("aws-kms", _)) => {
-                let message = "this version does not ask AWS KMS for keys";
-                Err(Error::new(ErrorKind::Unsupported, "read key", message)
-                    .with_hint("wrap by a command that does, such as one around `aws kms encrypt`"))
-            }
-            None if text == "env" => Self::env(environment),
+            Some(("aws-kms", key)) => Self::aws_kms(key, context),
+            None if text == "env" => Self::env(context.environment()),
             _ => Self::file(Path::new(text)),
         }
     }
@@ -134,6 +140,15 @@ impl KeyWrap {
             Way::Command(command) => {
                 let (id, wrapped) = command.wrap(attempt, key).await?;
                 ("command", id, wrapped)
+            }
+            Way::Kms(kms) => {
+                let bound = attempt.to_string();
+                let (id, wrapped) = kms.encrypt(key.bytes(), &[(KMS_BOUND, &bound)]).await?;
+                if id.len() > ID_BYTES_MAX || wrapped.len() > WRAPPED_BYTES_MAX {
+                    let message = "AWS KMS gave a wrapped key that is too long";
+                    return Err(Error::new(ErrorKind::LimitExceeded, "wrap key", message));
+                }
+                ("aws-kms", id, wrapped)
             }
         };
         Ok(Slot {
@@ -154,6 +169,16 @@ impl KeyWrap {
             Way::Command(command) if slot.kind == "command" => {
                 let key = command.unwrap(slot.attempt, &slot.id, &slot.wrapped).await?;
                 Ok(Some(key))
+            }
+            Way::Kms(kms) if slot.kind == "aws-kms" => {
+                let bound = slot.attempt.to_string();
+                let opened = kms.decrypt(&slot.wrapped, &[(KMS_BOUND, &bound)]).await?;
+                let opened = Zeroizing::new(opened);
+                let key = <[u8; KEY_BYTES]>::try_from(&opened[..]).map_err(|_| {
+                    let message = "AWS KMS gave something that is no data key";
+                    Error::new(ErrorKind::Corrupt, "unwrap key", message)
+                })?;
+                Ok(Some(Secret::new(key)))
             }
             _ => Ok(None),
         }

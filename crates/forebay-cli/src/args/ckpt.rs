@@ -70,7 +70,7 @@ pub(crate) struct CkptVerifyArgs {
     /// All steps
     #[arg(long)]
     pub(crate) all: bool,
-    /// Open what is sealed, too, which hashes do not need: `file:PATH`, `env` (FOREBAY_KEY), `command:PROGRAM ARGUMENTS`, or a path
+    /// Open what is sealed, too, which hashes do not need: `file:PATH`, `env` (FOREBAY_KEY), `aws-kms:KEY`, `command:PROGRAM ARGUMENTS`, or a path
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Vec<String>,
     #[command(flatten)]

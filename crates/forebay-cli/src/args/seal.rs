@@ -32,16 +32,14 @@ impl TrustArgs {
 
 /// Wrapping keys as the command line names them.
 pub(crate) fn keys(texts: &[String], context: &Context) -> Result<Keys> {
-    let keys = texts
-        .iter()
-        .map(|text| KeyWrap::parse(text, context.environment()));
+    let keys = texts.iter().map(|text| KeyWrap::parse(text, context));
     Ok(Keys::new(keys.collect::<Result<Vec<_>>>()?))
 }
 
 /// `forebay ckpt rewrap`.
 #[derive(Debug, Args)]
 pub(crate) struct CkptRewrapArgs {
-    /// A key that opens it now: `file:PATH`, `env` (FOREBAY_KEY), `command:PROGRAM ARGUMENTS`, or a path
+    /// A key that opens it now: `file:PATH`, `env` (FOREBAY_KEY), `aws-kms:KEY`, `command:PROGRAM ARGUMENTS`, or a path
     #[arg(long, value_name = "KEY", required = true)]
     pub(crate) key: Vec<String>,
     /// A key that is to open it from now on; may be given several times: each will do

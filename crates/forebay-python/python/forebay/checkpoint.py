@@ -160,7 +160,7 @@ class Checkpointer:
         mirror_keep_last: what mirrors keep; everything, unless said otherwise.
         mirror_keep_every: beside them, those whose step is a multiple of this.
         key: seal everything for those who have this key, or one of several: ``file:PATH``, ``env``,
-            ``command:PROGRAM ARGUMENTS``, or a path. The same to load it.
+            ``aws-kms:KEY``, ``command:PROGRAM ARGUMENTS``, or a path. The same to load it.
         sign: file with a private key to sign checkpoints by; takes ``blake3`` or ``sha256`` for `hash`.
         trust: files with public keys: only what one of them has signed is loaded.
         compress: ``off``, ``lz4``, ``zstd``, ``zstd:LEVEL``, or ``auto``: what pays for weights.

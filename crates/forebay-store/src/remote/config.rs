@@ -134,7 +134,7 @@ impl RemoteConfig {
     /// URL of another AWS service that credentials come from.
     pub(crate) fn service_url(&self, service: &str, own: env::EnvVar, region: &str) -> String {
         self.environment
-            .get(own)
+            .first(&[own, env::AWS_ENDPOINT_URL])
             .unwrap_or_else(|| format!("https://{service}.{region}.{}", domain(region)))
     }
 }

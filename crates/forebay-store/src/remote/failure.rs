@@ -66,7 +66,10 @@ impl Failure {
     pub(crate) fn of_reply(status: StatusCode, headers: &HeaderMap, body: &[u8], asked: &Asked) -> Self {
         let body = String::from_utf8_lossy(body);
         let secrets = &asked.secrets;
-        let [code, message, region] = xml_texts(&body, ["Code", "Message", "Region"]);
+        let [code, message, region] = match json_texts(&body) {
+            Some([code, message]) => [code, message, None],
+            None => xml_texts(&body, ["Code", "Message", "Region"]),
+        };
         let code = tidy(&code.unwrap_or_default(), secrets, CODE_CHARS_MAX);
         let message = tidy(&message.unwrap_or_default(), secrets, MESSAGE_CHARS_MAX);
         let region = region.or_else(|| header(headers, "x-amz-bucket-region"));
@@ -188,7 +191,11 @@ fn classify(status: StatusCode, code: &str, region: Option<&str>) -> Failure {
             | "InvalidToken"
             | "InvalidClientTokenId"
             | "AuthenticationFailed"
-            | "InvalidSecurity",
+            | "InvalidSecurity"
+            | "UnrecognizedClientException"
+            | "InvalidSignatureException"
+            | "IncompleteSignature"
+            | "MissingAuthenticationToken",
         ) => Failure::new(Kind::Unauthenticated, "credentials are wrong").with_hint(
             "check the access key, the secret key and the session token, and that they belong together",
         ),
@@ -202,6 +209,20 @@ fn classify(status: StatusCode, code: &str, region: Option<&str>) -> Failure {
         (400, "") if region.is_some() => wrong_region(region),
         (_, "BadDigest" | "InvalidDigest" | "XAmzContentChecksumMismatch" | "XAmzContentSHA256Mismatch") => {
             Failure::new(Kind::Corrupt, "the bytes do not match their checksum")
+        }
+        (
+            _,
+            "AccessDeniedException"
+            | "DisabledException"
+            | "KMSInvalidStateException"
+            | "IncorrectKeyException",
+        ) => plain(Kind::PermissionDenied),
+        (_, "NotFoundException") => plain(Kind::NotFound),
+        (_, "InvalidCiphertextException") => {
+            Failure::new(Kind::Corrupt, "what was wrapped does not open here")
+        }
+        (_, "KeyUnavailableException" | "DependencyTimeoutException" | "KMSInternalException") => {
+            plain(Kind::Unavailable)
         }
         (_, "RequestTimeout") | (408, _) => plain(Kind::Timeout),
         (_, "SlowDown" | "ThrottlingException" | "RequestLimitExceeded" | "ServerBusy") | (429 | 503, _) => {
@@ -261,6 +282,21 @@ pub(crate) fn explain(op: &'static str, error: object_store::Error) -> Error {
         _ => ErrorKind::Internal,
     };
     Error::new(kind, op, "")
+}
+
+/// Code and message of an error of AWS services that speak JSON; `None` of any other document.
+fn json_texts(body: &str) -> Option<[Option<String>; 2]> {
+    #[derive(serde::Deserialize)]
+    struct Document {
+        #[serde(rename = "__type")]
+        code: Option<String>,
+        #[serde(alias = "Message")]
+        message: Option<String>,
+    }
+    let Document { code, message } = serde_json::from_str(body).ok()?;
+    // With the name of the service before it.
+    let code = code.map(|code| code.rsplit('#').next().unwrap_or_default().to_owned());
+    Some([code, message])
 }
 
 /// The first text of each of these elements, wherever in the document it is.
