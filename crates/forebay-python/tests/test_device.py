@@ -164,6 +164,51 @@ def test_required_gds_is_proved_or_refused(run: Run) -> None:
         )
 
 
+def test_preferred_gds_goes_on_after_a_read_that_fails_and_memory_is_bounded(run: Run) -> None:
+    run(
+        """
+        weights = forebay.load(path, "cuda:0", gds="prefer", verify="off", framework="dlpack")
+        assert weights.report["device"]["gds"] is None
+        host = forebay.load(path, framework="numpy")
+        assert all(weights[name].tobytes() == host[name].tobytes() for name in host)
+        try:
+            forebay.load(path, "cuda:0", memory="1MiB", framework="dlpack")
+        except forebay.LimitExceededError as error:
+            assert "at most 1.0 MiB may be used" in str(error), error
+        else:
+            raise AssertionError("the bound was passed over")
+        """,
+        cufile=("-DNVFS", "-DFAIL_READ=5026"),
+    )
+
+
+def test_whole_files_go_to_devices_without_a_detour(run: Run) -> None:
+    pytest.importorskip("torch")
+    run(
+        """
+        import torch
+        from forebay.safetensors import SafetensorError, _file
+        from forebay.safetensors.torch import load_file
+        # A torch without a GPU cannot show memory of one: what it would be given is looked at instead.
+        torch.version.cuda = "13.0"
+        _file.to_torch_device = lambda name, dtype, shape, data: (dtype, shape, data.tobytes())
+        host = forebay.load(path, framework="numpy")
+        for device in ("cuda", "cuda:1", 1, torch.device("cuda", 1)):
+            loaded = load_file(path, device=device)
+            assert list(loaded) == list(host)
+            for name, (_, shape, data) in loaded.items():
+                assert (tuple(shape), data) == (host[name].shape, host[name].tobytes()), name
+        try:
+            load_file(path, device="cuda:7")
+        except SafetensorError as error:
+            assert "no device cuda:7" in str(error), error
+        else:
+            raise AssertionError("loaded to nowhere")
+        """,
+        cuda=("-DDEVICES=2",),
+    )
+
+
 def test_what_devices_lack_is_said(run: Run) -> None:
     run(
         """
@@ -173,10 +218,12 @@ def test_what_devices_lack_is_said(run: Run) -> None:
             ("cuda:5", "dlpack", forebay.InvalidInputError, "no device cuda:5"),
             ("cuda:0", "dlpack", forebay.OutOfSpaceError, "are needed on cuda:0"),
             ("tpu", "dlpack", forebay.InvalidInputError, "unknown device 'tpu'"),
+            ("cpu", "numpy", forebay.InvalidInputError, "gds='require' is for GPUs"),
             ("cuda:0", "numpy", ValueError, "no framework 'numpy' on devices"),
         ):
             try:
-                forebay.load(path, device, framework=framework)
+                gds = "require" if device == "cpu" else "prefer"
+                forebay.load(path, device, framework=framework, gds=gds)
             except kind as error:
                 assert words in str(error), error
             else:
@@ -202,6 +249,8 @@ def test_a_machine_without_cuda_says_so_and_loads_to_the_host(run: Run) -> None:
         except forebay.UnsupportedError as error:
             assert "there is no CUDA driver here" in str(error)
             assert "cpu" in error.hint
+        else:
+            raise AssertionError("loaded to nowhere")
         assert len(forebay.load(path, framework="numpy")) == 5
         """
     )

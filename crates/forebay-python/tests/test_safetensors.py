@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+import struct
 from pathlib import Path
 
 import forebay
 import pytest
+from forebay.safetensors import SafetensorError, safe_open
 
 torch = pytest.importorskip("torch")
 
@@ -33,6 +37,63 @@ def test_tensors_of_every_type_come_back(tmp_path: Path) -> None:
         for name, tensor in tensors.items():
             assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape), name
             assert bits(found[name]) == bits(tensor), name
+
+
+def raw(path: Path, dtype: str, shape: list[int], data: bytes) -> Path:
+    """Write a file with one tensor, `x`."""
+    header = json.dumps({"x": {"dtype": dtype, "shape": shape, "data_offsets": [0, len(data)]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data)
+    return path
+
+
+def test_types_that_torch_has_not_are_named_before_anything_is_read(tmp_path: Path) -> None:
+    from forebay.safetensors.torch import load_file
+
+    path = raw(tmp_path / "m.safetensors", "F6_E2M3", [2, 4], bytes(6))
+    words = f"tensor 'x' is of dtype F6_E2M3, which torch {torch.__version__} does not have"
+    with pytest.raises(forebay.UnsupportedError, match=re.escape(words)):
+        forebay.load(path, framework="torch")
+    with pytest.raises(SafetensorError, match=re.escape(words)):
+        load_file(path)
+
+
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="torch has no such type")
+def test_values_that_share_bytes_are_sliced_in_pairs(tmp_path: Path) -> None:
+    # A byte of row r and column pair c is 8 r + c.
+    path = raw(tmp_path / "m.safetensors", "F4", [4, 16], bytes(range(32)))
+    whole = torch.arange(32, dtype=torch.uint8).reshape(4, 8)
+    with safe_open(path, "pt") as file:
+        part = file.get_slice("x")
+        assert part.get_shape() == [4, 16]
+        for index, expected in (
+            ((slice(0, 2), slice(0, 8)), whole[0:2, 0:4]),
+            ((slice(None), slice(4, 12)), whole[:, 2:6]),
+            ((slice(1, 4, 2), slice(10, None)), whole[1:4:2, 5:]),
+            ((2, slice(2, 6)), whole[2, 1:3]),
+            ((..., slice(-4, None)), whole[:, 6:]),
+            ((slice(None), slice(0, 16)), whole),
+            (3, whole[3]),
+            (slice(1, 1), whole[1:1]),
+        ):
+            found = part[index]
+            assert found.dtype == torch.float4_e2m1fn_x2
+            assert found.shape == expected.shape, index
+            assert bits(found) == bits(expected.contiguous()), index
+        for index in (
+            (slice(None), slice(1, 5)),
+            (slice(None), slice(0, 3)),
+            (slice(0, 2), 4),
+            (slice(None), slice(0, 8, 2)),
+            (slice(0, 1), slice(0, 16, 2)),
+        ):
+            with pytest.raises(SafetensorError, match="come in pairs"):
+                part[index]
+    path = raw(tmp_path / "odd.safetensors", "F4", [2, 3], bytes(3))
+    words = "tensor 'x' of dtype F4 has 3 values in a row"
+    with pytest.raises(forebay.UnsupportedError, match=words):
+        forebay.load(path, framework="torch")
+    with safe_open(path, "pt") as file, pytest.raises(SafetensorError, match=words):
+        file.get_tensor("x")
 
 
 def test_models_are_saved_and_loaded(tmp_path: Path) -> None:

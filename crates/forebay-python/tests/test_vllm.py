@@ -80,6 +80,68 @@ def test_the_entry_point_registers_a_loader_that_loads(loaders: dict[str, Any], 
     assert set(model.tensors) == set(names[:2])
 
 
+def save(folder: str, files_of: dict[str, list[str]]) -> None:
+    """Save files of small tensors that tell their names."""
+    for file, names in files_of.items():
+        arrays = {name: numpy.full(4, index, dtype="float32") for index, name in enumerate(names)}
+        files.save_file(arrays, f"{folder}/{file}")
+
+
+def loads_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[set[str], dict[str, Any]]]:
+    """Note what each load of a source brings, and with which options."""
+    noted: list[tuple[set[str], dict[str, Any]]] = []
+    load_from = plugin.load_from
+
+    def note(source: Any, names: list[str], framework: str, options: dict[str, Any]) -> Any:
+        (weights,) = load_from(source, names, framework, options)
+        noted.append((set(weights), {**options, "ledger": weights.ledger.to_dict()}))
+        return [weights]
+
+    monkeypatch.setattr(plugin, "load_from", note)
+    return noted
+
+
+@pytest.mark.parametrize("place", ["folder", "url"])
+def test_one_file_at_a_time_is_loaded_wherever_the_model_is(
+    loaders: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    plugin.register()
+    noted = loads_of(monkeypatch)
+    folder = str(tmp_path) if place == "folder" else f"mem://vllm-{tmp_path.name}"
+    save(folder, {"a.safetensors": ["x", "y"], "b.safetensors": ["z"], "c.safetensors": ["u"]})
+    model, loader = Model(), loaders["forebay"](config(device="cpu"))
+    loader.load_weights(model, SimpleNamespace(model=folder))
+    assert set(model.tensors) == {"x", "y", "z", "u"}
+    assert [names for names, _ in noted] == [{"x", "y"}, {"z"}, {"u"}]
+
+
+def test_ranks_of_a_machine_read_its_disk_once(
+    loaders: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.register()
+    noted = loads_of(monkeypatch)
+    save(str(tmp_path), {"a.safetensors": ["x"]})
+
+    def load(**extra: Any) -> dict[str, Any]:
+        loader = loaders["forebay"](config(device="cpu", **extra))
+        loader.load_weights(Model(), SimpleNamespace(model=str(tmp_path)))
+        return noted[-1][1]
+
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    options = load()
+    # Through the page cache, which they share, and not by ways around it.
+    assert (options["require_path"], options["gds"]) == ("buffered", "off")
+    assert options["ledger"]["paths"]["buffered"]["bytes"] > 0
+    assert load(shared=False)["require_path"] is None
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    assert (load()["require_path"], load()["gds"]) == (None, "prefer")
+    assert load(shared=True)["require_path"] == "buffered"
+    # Nobody shares what is not on a disk, or is not to pass through host memory.
+    shared = {**plugin.OPTIONS, "shared": True}
+    assert plugin.reading_of({**shared, "gds": "require"}, "/models") == ("require", None)
+    assert plugin.reading_of(shared, "s3://bucket/models") == ("prefer", None)
+
+
 def test_unknown_options_are_refused(loaders: dict[str, Any], tmp_path: Path) -> None:
     plugin.register()
     with pytest.raises(ValueError, match="unknown options of the forebay loader: gdx"):

@@ -39,6 +39,8 @@ _NUMPY_OWN = {"BOOL", "U8", "I8", "I16", "U16", "F16", "I32", "U32", "F32", "C64
 _NUMPY_RAW = {"BF16": "uint16"}
 
 Convert = Callable[[str, str, Sequence[int], Any], Any]
+# Gives the dtype for a tensor's name, dtype and shape, or an error that names the tensor.
+Known = Callable[[str, str, Sequence[int]], Any]
 
 
 def has(module: str) -> bool:
@@ -50,13 +52,16 @@ def _unknown(name: str, dtype: str, what: str) -> UnsupportedError:
     return UnsupportedError(f"tensor '{name}' is of dtype {dtype}, which {what} does not have")
 
 
-def torch_dtype(name: str, dtype: str) -> Any:
-    """Give the dtype of torch for a tensor of that name; an error names it where there is none."""
+def torch_dtype(name: str, dtype: str, shape: Sequence[int]) -> Any:
+    """Give the dtype of torch for a tensor; an error names it where there is none, or none for its shape."""
     import torch
 
     found = getattr(torch, TORCH_NAMES.get(dtype, ""), None)
     if found is None:
         raise _unknown(name, dtype, f"torch {torch.__version__}")
+    if dtype == "F4" and shape and shape[-1] % 2:
+        message = f"tensor '{name}' of dtype F4 has {shape[-1]} values in a row: torch has them in pairs only"
+        raise UnsupportedError(message)
     return found
 
 
@@ -70,14 +75,14 @@ def to_torch(name: str, dtype: str, shape: Sequence[int], data: Any) -> Any:
     """Make a tensor that shows `data`."""
     import torch
 
-    own, shape = torch_dtype(name, dtype), torch_shape(dtype, shape)
+    own, shape = torch_dtype(name, dtype, shape), torch_shape(dtype, shape)
     if len(data) == 0:
         return torch.empty(shape, dtype=own, device="cpu")
     # By way of bytes, since not every type can be made from a buffer.
     return torch.frombuffer(data, dtype=torch.uint8).view(own).reshape(shape)
 
 
-def numpy_dtype(name: str, dtype: str) -> Any:
+def numpy_dtype(name: str, dtype: str, _shape: Sequence[int] = ()) -> Any:
     """Give the dtype of numpy or ml_dtypes, else one as wide; an error names what has none."""
     import numpy
 
@@ -108,7 +113,7 @@ def to_torch_device(name: str, dtype: str, shape: Sequence[int], data: Any) -> A
     """Make a tensor that shows device memory."""
     import torch
 
-    own, shape = torch_dtype(name, dtype), torch_shape(dtype, shape)
+    own, shape = torch_dtype(name, dtype, shape), torch_shape(dtype, shape)
     if data.nbytes == 0:
         return torch.empty(shape, dtype=own, device=f"cuda:{data.__dlpack_device__()[1]}")
     made = torch.from_dlpack(data)
@@ -120,16 +125,16 @@ def _as_it_is(_name: str, _dtype: str, _shape: Sequence[int], data: Any) -> Any:
     return data
 
 
-def device_framework_of(name: str) -> tuple[Convert, Callable[[str, str], Any]]:
+def device_framework_of(name: str) -> tuple[Convert, Known]:
     """Give the functions that make arrays over device memory and that know their dtypes."""
     if name in {"auto", "torch", "pt"} and (name != "auto" or has("torch")):
         return to_torch_device, torch_dtype
     if name in {"auto", "dlpack"}:
-        return _as_it_is, lambda _name, _dtype: None
+        return _as_it_is, lambda _name, _dtype, _shape: None
     raise ValueError(f"there is no framework '{name}' on devices; one of: auto, torch, dlpack")
 
 
-def framework_of(name: str) -> tuple[Convert, Callable[[str, str], Any]]:
+def framework_of(name: str) -> tuple[Convert, Known]:
     """Give the functions that make arrays of a framework and that know its dtypes."""
     if name in {"auto", "torch", "pt"} and (name != "auto" or has("torch")):
         return to_torch, torch_dtype

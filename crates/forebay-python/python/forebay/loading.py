@@ -128,7 +128,7 @@ def load(
         framework: what tensors are; torch where it is installed, unless said otherwise. On GPUs torch, or
             ``dlpack``: objects that cupy, jax and others take.
         cache: keep what comes from remote stores on a local disk, such as ``/nvme/cache:200GiB``.
-        memory: an error when tensors need more than that, before anything is read.
+        memory: an error when tensors need more than that where they go, before anything is read.
         pinned: pinned memory for GPUs, ``256MiB`` unless said otherwise; the first load of a process decides.
         require_path: an error when bytes cannot take that path, such as ``direct_uring``.
         endpoint: of an S3 store.
@@ -198,12 +198,20 @@ def load_each(
 def _load(
     urls: list[str], names: list[str], framework: str, options: dict[str, Any], opening: dict[str, Any]
 ) -> list[Weights]:
+    return load_from(NativeWeights(urls, opening), names, framework, options)
+
+
+def load_from(
+    source: NativeWeights, names: list[str], framework: str, options: dict[str, Any]
+) -> list[Weights]:
+    """Load what is wanted of an open source to each of the devices named."""
     is_host = names in (["cpu"], ["host"])
+    if is_host and options.get("gds") == "require":
+        raise InvalidInputError("gds='require' is for GPUs, and these tensors go to the memory of the host")
     convert, known = (framework_of if is_host else device_framework_of)(framework)
-    source = NativeWeights(urls, opening)
     # Before anything is read: a tensor that cannot be shown is an error that names it.
-    for name, dtype, _, _ in source.tensors(options):
-        known(name, dtype)
+    for name, dtype, shape, _ in source.tensors(options):
+        known(name, dtype, shape)
     lists: Sequence[Sequence[tuple[str, str, list[int], Any]]]
     if is_host:
         tensors, report, ledger = source.load(options)

@@ -2,10 +2,14 @@
 
 vLLM finds it by the entry point ``vllm.general_plugins`` in each of its processes. Options go into
 ``--model-loader-extra-config``, as JSON: ``{"gds": "prefer", "verify": "prefer", "pinned": "256MiB",
-"device": "cuda", "cache": "/nvme/cache:200GiB"}``.
+"device": "cuda", "cache": "/nvme/cache:200GiB", "shared": true}``.
 
 Files are loaded one after the other and let go once the model has taken their tensors, so that at most one
 of them is on the device beside the model.
+
+Every rank reads all files, since only the model knows which parts it takes. Where there are several on a
+machine, they read through the page cache, so that the disk is read once and not once by each of them;
+``shared`` says so in place of the number of ranks. What comes from a bucket is shared by ``cache``.
 """
 
 from __future__ import annotations
@@ -14,7 +18,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from forebay.loading import load
+from forebay._forebay import NativeWeights
+from forebay.loading import _device, load_from
 
 NAME = "forebay"
 # What may be in the extra configuration, and what it is otherwise.
@@ -24,6 +29,7 @@ OPTIONS: dict[str, Any] = {
     "pinned": None,
     "cache": None,
     "device": None,
+    "shared": None,
 }
 
 
@@ -37,36 +43,39 @@ def options_of(extra: dict[str, Any] | None) -> dict[str, Any]:
     return {**OPTIONS, **extra}
 
 
-def files_of(folder: str) -> list[str]:
-    """Name the weight files of a folder: those of its index where it has one."""
-    import json
+def _ranks_here() -> int:
+    """Say how many ranks there are on this machine, or at most."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if told.isdigit():
+        return int(told)
+    import torch.distributed as dist
 
-    index = os.path.join(folder, "model.safetensors.index.json")
-    if os.path.exists(index):
-        with open(index, encoding="utf-8") as text:
-            names = sorted(set(json.load(text)["weight_map"].values()))
-    else:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".safetensors"))
-    if not names:
-        raise FileNotFoundError(f"no *.safetensors file in {folder}")
-    return [os.path.join(folder, name) for name in names]
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def tensors_of(urls: list[str], options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Give the tensors of files, one file at a time."""
+def reading_of(options: dict[str, Any], folder: str) -> tuple[str, str | None]:
+    """Say whether to read by GPUDirect Storage, and which path to require."""
+    shared = options["shared"]
+    if shared is None:
+        shared = _ranks_here() > 1
+    if not shared or options["gds"] == "require" or "://" in folder:
+        return options["gds"], None
+    return "off", "buffered"
+
+
+def tensors_of(folder: str, options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Give the tensors of a folder, one file at a time."""
     import torch
 
-    device = options["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
-    for url in urls:
-        weights = load(
-            url,
-            device,
-            gds=options["gds"],
-            verify=options["verify"],
-            pinned=options["pinned"],
-            cache=options["cache"],
-            framework="torch",
-        )
+    device = _device(options["device"] or ("cuda" if torch.cuda.is_available() else "cpu"))
+    gds, require_path = reading_of(options, folder)
+    source = NativeWeights([folder], {"verify": options["verify"], "cache": options["cache"]})
+    names: dict[int, list[tuple[str, None]]] = {}
+    for name, _, _, file in source.tensors({}):
+        names.setdefault(file, []).append((name, None))
+    for exact in names.values():
+        wanted = {"exact": exact, "gds": gds, "pinned": options["pinned"], "require_path": require_path}
+        (weights,) = load_from(source, [device], "torch", wanted)
         while weights:
             yield weights.popitem()
 
@@ -105,9 +114,7 @@ def loader_class() -> type[Any]:
 
         def load_weights(self, model: Any, model_config: Any) -> None:
             """Load weights into a model."""
-            folder = _folder(model_config, self.load_config)
-            urls = [folder] if "://" in folder else files_of(folder)
-            model.load_weights(tensors_of(urls, self.options))
+            model.load_weights(tensors_of(_folder(model_config, self.load_config), self.options))
 
     return ForebayModelLoader
 

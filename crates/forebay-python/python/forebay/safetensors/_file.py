@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from forebay._arrays import framework_of
+from forebay._arrays import framework_of, to_torch_device
 from forebay._forebay import (
     CorruptDataError,
     ForebayError,
@@ -16,7 +16,9 @@ from forebay._forebay import (
     NativeWeights,
     NotFoundError,
     UnsupportedError,
+    weights_load_device,
 )
+from forebay.loading import _device as device_name
 
 
 class SafetensorError(Exception):
@@ -67,7 +69,7 @@ class safe_open:  # noqa: N801
         if backend not in _BACKENDS:
             raise SafetensorError(f"backend {backend} is invalid, one of: mmap, pread")
         self._framework = _FRAMEWORKS[framework]
-        self._convert, _ = framework_of(self._framework)
+        self._convert, self._known = framework_of(self._framework)
         self._device = _device(device)
         if self._device != "cpu" and self._framework != "torch":
             raise SafetensorError(f"device {device} is invalid for {framework}")
@@ -122,7 +124,9 @@ class safe_open:  # noqa: N801
         return self._load([(name, None)])[name]
 
     def get_tensors(self) -> dict[str, Any]:
-        """Read all tensors, in few large reads."""
+        """Read all tensors, in few large reads; to a GPU through pinned memory, or by GPUDirect Storage."""
+        if self._framework == "torch" and _is_cuda(self._device):
+            return self._load_device()
         return self._load(None)
 
     def get_slice(self, name: str) -> SafeSlice:
@@ -132,6 +136,7 @@ class safe_open:  # noqa: N801
 
     def _load(self, exact: list[tuple[str, tuple[int, int, int] | None]] | None) -> dict[str, Any]:
         source = self._open()
+        self._check([name for name, _ in exact] if exact is not None else self._rows)
         try:
             with _translated():
                 tensors, _, _ = source.load({} if exact is None else {"exact": exact})
@@ -141,6 +146,31 @@ class safe_open:  # noqa: N801
         if self._device == "cpu":
             return made
         return {name: tensor.to(self._device) for name, tensor in made.items()}
+
+    def _load_device(self) -> dict[str, Any]:
+        source = self._open()
+        self._check(self._rows)
+        try:
+            with _translated():
+                lists, _, _ = weights_load_device(source, [device_name(self._device)], {"gds": "prefer"})
+        except ForebayError as error:
+            raise SafetensorError(str(error)) from error
+        return {name: to_torch_device(name, dtype, shape, data) for name, dtype, shape, data in lists[0]}
+
+    def _check(self, names: Iterable[str]) -> None:
+        """Before anything is read: a tensor that cannot be shown is an error that names it."""
+        for name in names:
+            try:
+                self._known(name, *self._rows[name])
+            except UnsupportedError as error:
+                raise SafetensorError(str(error)) from error
+
+
+def _is_cuda(device: Any) -> bool:
+    """Say whether it is a GPU of NVIDIA; others have the name `cuda` in torch, too."""
+    import torch
+
+    return torch.device(device).type == "cuda" and torch.version.cuda is not None
 
 
 def _device(device: Any) -> Any:
@@ -181,14 +211,23 @@ class SafeSlice:
             raise SafetensorError(f"{self._said(steps)}: too many indices")
         ranges = [self._range(steps, dim) for dim in range(len(steps))]
         narrowed = [dim for dim, one in enumerate(ranges) if (one.start, one.stop) != (0, self._shape[dim])]
+        rest = list(steps)
+        if self._dtype == "F4" and len(steps) == len(self._shape):
+            rest[-1] = self._pairs(steps, ranges[-1])
         if not narrowed:
-            return self._read(None)[tuple(steps)]
+            return self._read(None)[tuple(rest)]
         # One side is narrowed by reading less, the others by indexing what was read.
         dim = narrowed[0]
         tensor = self._read((dim, ranges[dim].start, len(ranges[dim])))
-        rest = list(steps)
         rest[dim] = 0 if isinstance(steps[dim], int) else slice(None, None, steps[dim].step)
         return tensor[tuple(rest)]
+
+    def _pairs(self, steps: Sequence[Any], wanted: range) -> slice:
+        """Give indices of the last side in bytes, each of which two values share."""
+        step = steps[-1]
+        if not isinstance(step, slice) or step.step not in (None, 1) or wanted.start % 2 or len(wanted) % 2:
+            raise SafetensorError(f"{self._said(steps)}: values of F4 come in pairs, from an even index")
+        return slice(wanted.start // 2, wanted.stop // 2)
 
     def _read(self, part: tuple[int, int, int] | None) -> Any:
         return self._file._load([(self._name, part)])[self._name]
