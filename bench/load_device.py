@@ -5,8 +5,8 @@
 Runs on a machine with a GPU, torch and the wheels of the contestants that are there; none of them is
 needed but forebay. Every contestant loads the same safetensors file in a process of its own, all of them
 in each round, in turn; after every load all bytes are compared on the GPU with what was written. The
-limits are measured in the same rounds: plain direct reads of the same file by threads, and plain copies
-of pinned memory.
+limits are measured in the same rounds: plain direct reads of the same file by threads, as many and of as many
+bytes as were found to be fastest, and plain copies of pinned memory.
 
 `cold` is after the file was dropped from the page cache, `warm` when it is in it, `tmpfs` a file in /dev/shm.
 """
@@ -123,7 +123,8 @@ def heat(path):
             pass
 
 
-# --- contestants: each is a function that makes a loader of a path ---
+# --- contestants: each is a function that makes a loader of a path; what it must do to let go of the tensors,
+# which is not measured, is the loader's `close` ---
 
 
 def with_forebay():
@@ -154,29 +155,29 @@ def with_fastsafetensors():
 
     held = []
 
-    def load(path):
+    def close():
         while held:
             held.pop().close()
+
+    def load(path):
         loader = SafeTensorsFileLoader(SingleGroup(), "cuda:0", nogds=True)
         loader.add_filenames({0: [path]})
         files = loader.copy_files_to_device()
-        held.append(files)
+        held.extend([loader, files])
         return {name: files.get_tensor(name) for name in files.key_to_rank_lidx}
 
+    load.close = close
     return load, {}
 
 
 def with_runai():
-    """Load by the Run:ai streamer; its buffers are used again, so tensors are copied as they come."""
+    """Load by the Run:ai streamer, which brings tensors to the GPU itself."""
     from runai_model_streamer import SafetensorsStreamer
 
     def load(path):
-        tensors = {}
         with SafetensorsStreamer() as streamer:
-            streamer.stream_file(path)
-            for name, tensor in streamer.get_tensors():
-                tensors[name] = tensor.to("cuda:0")
-        return tensors
+            streamer.stream_file(path, device="cuda:0")
+            return dict(streamer.get_tensors())
 
     return load, {}
 
@@ -187,8 +188,7 @@ def with_kvikio():
     import kvikio.defaults
     import torch
 
-    with contextlib.suppress(Exception):
-        kvikio.defaults.set({"num_threads": 16, "task_size": 4 << 20})
+    kvikio.defaults.set({"num_threads": 16, "task_size": 4 << 20})
 
     def load(path):
         size = os.path.getsize(path)
@@ -248,6 +248,7 @@ def worker(name, pipe):
                     torch.equal(tensor.view(torch.int16), wanted[key]) for key, tensor in tensors.items()
                 )
                 del tensors
+                getattr(load, "close", lambda: None)()
                 torch.cuda.empty_cache()
                 pipe.send({"s": took, "cpu_s": cpu, "same": bool(same), "notes": notes})
         except Exception as error:
@@ -293,9 +294,26 @@ class Contestant:
             self.process.kill()
 
 
-def plain_read(path, threads=8, block=8 << 20):
+# Threads and bytes of a read among which the fastest is looked for, and how much of a file is read for it.
+READ_THREADS = (4, 8, 16, 32)
+READ_BYTES = (1 << 20, 4 << 20, 8 << 20)
+READ_TRIED = 2 << 30
+
+
+def fastest_read(path):
+    """Find out by how many threads and in which pieces plain reads are fastest: keywords of `plain_read`."""
+    rates = {}
+    for threads in READ_THREADS:
+        for block in READ_BYTES:
+            drop(path)
+            rates[threads, block] = plain_read(path, threads, block, READ_TRIED)
+    threads, block = max(rates, key=rates.get)
+    return {"threads": threads, "block": block}
+
+
+def plain_read(path, threads, block, most=None):
     """Read the file around the page cache, as fast as plain calls do: bytes per second."""
-    size = os.path.getsize(path)
+    size = min(os.path.getsize(path), most or 1 << 60)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     count, lock = iter(range(-(-size // block))), threading.Lock()
 
@@ -393,12 +411,13 @@ def measure(size, mode, path, contestants, rounds, deadline):
     cpu = {one.name: [] for one in contestants}
     notes, wrong, limits = {}, [], {"plain_read": [], "pinned_copy": []}
     total = os.path.getsize(path)
+    fastest = fastest_read(path) if mode == "cold" else {}
     for round_ in range(rounds):
         if now() > deadline:
             break
         if mode == "cold":
             drop(path)
-            limits["plain_read"].append(plain_read(path))
+            limits["plain_read"].append(plain_read(path, **fastest))
         limits["pinned_copy"].append(pinned_copy(4 << 30))
         turn = round_ % len(contestants)
         for one in contestants[turn:] + contestants[:turn]:
@@ -419,6 +438,7 @@ def measure(size, mode, path, contestants, rounds, deadline):
         "bytes": total,
         "bytes_per_s": {name: median(values) for name, values in rates.items() if values},
         "cpu_s_per_gb": {name: median(values) for name, values in cpu.items() if values},
+        "fastest_read": fastest,
         "limits_bytes_per_s": {name: median(values) for name, values in limits.items() if values},
         "wrong_bytes": wrong,
         "notes": notes,

@@ -2,7 +2,8 @@
 JOB is a JSON object.
 
 A function of `OPS` takes the job, imports its library, and returns a function that does one round and gives
-tensors by name (or nothing, for saves); importing is not measured. Each line on stdin asks for one round.
+tensors by name (or nothing, for saves); importing is not measured, nor is letting go of what was loaded, by
+the function's `close` where it has one. Each line on stdin asks for one round.
 Loads that only map files include a touch of every page. The first round compares every byte with what
 was saved, by CRC-32; rounds that are counted come after it.
 """
@@ -42,6 +43,7 @@ def main():
         # What is still mapped could not be dropped from memory before the next round.
         tensors = None
         gc.collect()
+        getattr(once, "close", lambda: None)()
         answer = {"bytes": job["bytes"], "wall_s": wall, "cpu_s": cpu, "rss_bytes": rss}
         answer |= {"samples": job["count"], "touched": touched}
         print(json.dumps(answer), file=answers)
@@ -110,10 +112,10 @@ def runai(job):
     from runai_model_streamer import SafetensorsStreamer
 
     def once():
-        # Its buffers are used again, so tensors must be copied out, into memory of their own.
+        # Tensors are the caller's to keep, which is what it does unless told otherwise.
         with SafetensorsStreamer() as streamer:
-            streamer.stream_file(job["path"])
-            return {name: tensor.clone() for name, tensor in streamer.get_tensors()}
+            streamer.stream_file(job["path"], owned=True)
+            return dict(streamer.get_tensors())
 
     return once
 
@@ -123,17 +125,20 @@ def fastsafetensors(job):
 
     kept = []
 
-    def once():
+    def close():
         for loader, buffer in kept:
             buffer.close()
             loader.close()
         kept.clear()
+
+    def once():
         loader = SafeTensorsFileLoader(SingleGroup(), "cpu", nogds=True)
         loader.add_filenames({0: [job["path"]]})
         buffer = loader.copy_files_to_device()
         kept.append((loader, buffer))
         return {name: buffer.get_tensor(name) for name in loader.get_keys()}
 
+    once.close = close
     return once
 
 
