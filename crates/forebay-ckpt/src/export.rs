@@ -51,6 +51,8 @@ pub struct ExportOptions {
     pub format: ExportFormat,
     /// Only what begins with this, which is left off.
     pub prefix: Option<String>,
+    /// Name of the file, where the format has one; its usual name otherwise.
+    pub file_name: Option<String>,
 }
 
 /// A file that was written.
@@ -104,9 +106,9 @@ pub async fn export(
         },
     };
     match options.format {
-        ExportFormat::Safetensors => job.safetensors().await?,
+        ExportFormat::Safetensors => job.safetensors(options.file_name.as_deref()).await?,
         ExportFormat::Hf { shard_bytes_max } => job.hf(shard_bytes_max).await?,
-        ExportFormat::Torch => job.torch().await?,
+        ExportFormat::Torch => job.torch(options.file_name.as_deref()).await?,
     }
     job.done.ledger.merge(&checkpoint.ledger());
     Ok(job.done)

@@ -32,10 +32,10 @@ struct IndexMetadata {
 }
 
 impl Job<'_> {
-    pub(super) async fn safetensors(&mut self) -> Result<()> {
+    pub(super) async fn safetensors(&mut self, file_name: Option<&str>) -> Result<()> {
         self.leave_out_values();
         let tensors = std::mem::take(&mut self.tensors.list);
-        self.safetensors_file(FILE, &tensors).await
+        self.safetensors_file(file_name.unwrap_or(FILE), &tensors).await
     }
 
     pub(super) async fn hf(&mut self, shard_bytes_max: u64) -> Result<()> {

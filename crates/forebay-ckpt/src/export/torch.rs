@@ -16,7 +16,8 @@ const FILE: &str = "model.pt";
 const FOLDER: &str = "model";
 
 impl Job<'_> {
-    pub(super) async fn torch(&mut self) -> Result<()> {
+    pub(super) async fn torch(&mut self, file_name: Option<&str>) -> Result<()> {
+        let file = file_name.unwrap_or(FILE);
         self.done.left_out.append(&mut self.tensors.opaque);
         let tensors = std::mem::take(&mut self.tensors.list);
         let (tensors, without): (Vec<_>, Vec<_>) =
@@ -27,10 +28,10 @@ impl Job<'_> {
         let storages = storages(&tensors);
         let pickle = self.pickle(&tensors, &storages).await?;
         let bytes: u64 = storages.list.iter().map(|storage| storage.bytes).sum();
-        let mut writer = self.begin(FILE, bytes).await?;
+        let mut writer = self.begin(file, bytes).await?;
         let written = self.archive(&mut writer, pickle, &storages.list).await;
         let written = written.map(|ledger| self.done.ledger.merge(&ledger));
-        self.end(FILE, writer, written).await?;
+        self.end(file, writer, written).await?;
         self.done.tensors += tensors.len() as u64;
         Ok(())
     }

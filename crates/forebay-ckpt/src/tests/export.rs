@@ -81,7 +81,11 @@ fn compare(file: &[u8], expected: &State) -> usize {
 }
 
 fn format(format: ExportFormat) -> ExportOptions {
-    ExportOptions { format, prefix: None }
+    ExportOptions {
+        format,
+        prefix: None,
+        file_name: None,
+    }
 }
 
 #[tokio::test]

@@ -40,9 +40,9 @@ pub(crate) enum CkptCommand {
 /// `forebay ckpt ls`.
 #[derive(Debug, Args)]
 pub(crate) struct CkptLsArgs {
-    /// Where the checkpoints are
-    #[arg(value_name = "URL")]
-    pub(crate) url: OsString,
+    /// Where the checkpoints are; with several places, such as a run and its mirror, each step is told with those that have it
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) urls: Vec<OsString>,
 }
 
 /// `forebay ckpt show`.
@@ -229,8 +229,8 @@ pub(crate) struct CkptExportArgs {
     /// Where the checkpoint is
     #[arg(value_name = "URL")]
     pub(crate) url: OsString,
-    /// Folder that the files are written to
-    #[arg(value_name = "DIR|URL")]
+    /// Folder that the files are written to; or the file, where the format has one and the name ends like it (.safetensors; .pt, .pth, .bin, .ckpt)
+    #[arg(value_name = "DIR|FILE|URL")]
     pub(crate) dir: OsString,
 }
 

@@ -115,6 +115,20 @@ fn checkpoints_are_listed_and_shown() {
         .exits(2)
         .says(&["step 15"]);
     sandbox.run(["ckpt", "ls", "nowhere"]).exits(2).says(&["nowhere"]);
+    // A mirror that has one of them, and one that cannot be read.
+    sandbox
+        .run(["ckpt", "drain", "run", "mirror", "--step", "10"])
+        .exits(0);
+    let ran = sandbox.run(["ckpt", "ls", "run", "mirror", "--json"]).exits(0);
+    let rows: Vec<_> = ran.out.lines().map(json).collect();
+    let places = |row: &serde_json::Value| row["places"].as_array().unwrap().len();
+    assert_eq!((places(&rows[0]), places(&rows[1])), (2, 1), "{}", ran.out);
+    assert!(rows[0]["age_seconds"].as_f64().unwrap() >= 0.0);
+    let ran = sandbox
+        .run(["ckpt", "ls", "run", "nowhere"])
+        .exits(1)
+        .says(&["nowhere"]);
+    assert_eq!(ran.out.lines().count(), 3, "{}", ran.out);
     std::fs::create_dir(sandbox.path("empty")).unwrap();
     sandbox
         .run(["ckpt", "ls", "empty"])
@@ -354,6 +368,28 @@ fn checkpoints_are_exported() {
         .exits(0);
     assert_eq!(ran.out.trim(), "model.pt");
     assert!(ran.err.contains("1 tensor and 1 value"), "{}", ran.err);
+    // A name that ends like a file of the format is one.
+    let ran = sandbox
+        .run([
+            "ckpt",
+            "export",
+            "run",
+            "--to",
+            "safetensors",
+            "some/w.safetensors",
+        ])
+        .exits(0);
+    assert_eq!(ran.out.trim(), "w.safetensors");
+    assert!(sandbox.path("some/w.safetensors").is_file());
+    sandbox
+        .run(["ckpt", "export", "run", "--to", "torch", "w.pt"])
+        .exits(0);
+    assert!(sandbox.path("w.pt").is_file());
+    std::fs::create_dir(sandbox.path("dir.pt")).unwrap();
+    sandbox
+        .run(["ckpt", "export", "run", "--to", "torch", "dir.pt"])
+        .exits(0);
+    assert!(sandbox.path("dir.pt/model.pt").is_file());
     sandbox
         .run(["ckpt", "export", "run", "--to", "pickle", "out"])
         .exits(2);

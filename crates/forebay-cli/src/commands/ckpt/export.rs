@@ -1,7 +1,10 @@
 //! `forebay ckpt export`: the names of the files that were written go to stdout.
 
+use std::sync::Arc;
+
 use forebay_ckpt::{ExportFormat, ExportOptions, export};
-use forebay_core::{ByteSize, Clock, Rate, SystemClock};
+use forebay_core::{ByteSize, Clock, Rate, Result, SystemClock};
+use forebay_store::{Context, Store};
 
 use crate::Exit;
 use crate::app::App;
@@ -9,9 +12,30 @@ use crate::args::{CkptExportArgs, ExportTo, keys};
 use crate::data::count;
 use crate::printer::{Printed, visible};
 use crate::progress::Bar;
+use crate::target::Target;
 
 /// Names that are told one by one; more are counted.
 const LEFT_OUT_SHOWN_MAX: usize = 10;
+
+/// The folder that is written to, and the name of the file where one was given: by its ending, since nothing is there yet.
+async fn target(args: &CkptExportArgs, context: &Context) -> Result<(Arc<dyn Store>, Option<String>)> {
+    let endings: &[&str] = match args.to {
+        ExportTo::Safetensors => &[".safetensors"],
+        ExportTo::Torch => &[".pt", ".pth", ".bin", ".ckpt"],
+        ExportTo::Hf => &[],
+    };
+    let target = Target::parse(&args.dir)?;
+    let named = target.location.split_last().filter(|_| !target.has_slash);
+    let named = named.filter(|(_, name)| endings.iter().any(|ending| name.as_str().ends_with(ending)));
+    let is_dir = target.location.to_path().is_some_and(|path| path.is_dir());
+    match named.filter(|_| !is_dir) {
+        Some((folder, name)) => {
+            let store = forebay_store::open(&folder, context).await?;
+            Ok((store, Some(name.as_str().to_owned())))
+        }
+        None => Ok((super::destination(&args.dir, context).await?, None)),
+    }
+}
 
 /// Export.
 pub(super) async fn run(args: &CkptExportArgs, app: &App) -> Printed<Exit> {
@@ -21,7 +45,7 @@ pub(super) async fn run(args: &CkptExportArgs, app: &App) -> Printed<Exit> {
         checkpoint = checkpoint.require_signature(&trusted)?;
     }
     let checkpoint = checkpoint.with_keys(keys(&args.key, &context)?);
-    let to = super::destination(&args.dir, &context).await?;
+    let (to, file_name) = target(args, &context).await?;
     let options = ExportOptions {
         format: match args.to {
             ExportTo::Safetensors => ExportFormat::Safetensors,
@@ -31,6 +55,7 @@ pub(super) async fn run(args: &CkptExportArgs, app: &App) -> Printed<Exit> {
             ExportTo::Torch => ExportFormat::Torch,
         },
         prefix: args.prefix.clone(),
+        file_name,
     };
     let bar = Bar::new(app.printer(), "exporting", Some(checkpoint.manifest().raw_bytes));
     let begun = SystemClock.now();

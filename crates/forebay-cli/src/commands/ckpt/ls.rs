@@ -1,7 +1,13 @@
 //! `forebay ckpt ls`.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ffi::OsStr;
+use std::time::Duration;
+
 use forebay_ckpt::{Listed, Manifest, list};
-use forebay_core::ByteSize;
+use forebay_core::{ByteSize, Clock, Result, SystemClock};
+use forebay_store::Context;
 use serde::Serialize;
 
 use super::value::{one_line, to_json};
@@ -17,6 +23,7 @@ struct Row<'a> {
     step: u64,
     /// `whole` as far as the manifest tells, or `damaged`.
     state: &'static str,
+    places: &'a [Place],
     #[serde(flatten)]
     of: Option<Of>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,6 +36,7 @@ struct Of {
     attempt: String,
     /// Seconds since 1970.
     committed: f64,
+    age_seconds: f64,
     ranks: u32,
     entries: u64,
     bytes: u64,
@@ -41,10 +49,11 @@ struct Of {
 }
 
 impl Of {
-    fn new(manifest: &Manifest) -> Self {
+    fn new(manifest: &Manifest, now: Duration) -> Self {
         Self {
             attempt: manifest.attempt.to_string(),
             committed: manifest.committed.as_secs_f64(),
+            age_seconds: now.saturating_sub(manifest.committed).as_secs_f64(),
             ranks: manifest.world(),
             entries: manifest.entries,
             bytes: manifest.raw_bytes,
@@ -58,49 +67,109 @@ impl Of {
     }
 }
 
+/// A step, with the manifest of the first place where it can be read.
+struct Step {
+    manifest: Result<Manifest>,
+    places: Vec<Place>,
+}
+
+/// A place that has a step.
+#[derive(Debug, Serialize)]
+struct Place {
+    url: String,
+    /// As far as the manifest tells.
+    is_whole: bool,
+}
+
 /// List.
 pub(super) async fn run(args: &CkptLsArgs, app: &App) -> Printed<Exit> {
     let context = app.context()?;
-    let store = super::store(&args.url, &context).await?;
-    let listed = list(store, &context).await?;
     let printer = app.printer();
-    if !printer.is_json() && !listed.is_empty() {
+    let (mut steps, mut exit) = (BTreeMap::new(), Exit::Success);
+    for (number, url) in args.urls.iter().enumerate() {
+        match look(url, &context, &mut steps).await {
+            Ok(()) => {}
+            Err(error) if number == 0 => return Err(error.into()),
+            // What the nearer ones have is told all the same.
+            Err(error) => {
+                printer.object_error(&error, None);
+                exit = Exit::No;
+            }
+        }
+    }
+    let has_places = args.urls.len() > 1;
+    if !printer.is_json() && !steps.is_empty() {
+        let places = if has_places { "  in" } else { "" };
         let head = format!(
-            "{:>12}  {:<20}  {:>11}  {:>11}  {:>6}  {:>9}  note",
-            "step", "time", "size", "written", "ranks", "entries"
+            "{:>12}  {:<20}  {:>9}  {:>11}  {:>11}  {:>6}  {:>9}  note{places}",
+            "step", "time", "age", "size", "written", "ranks", "entries"
         );
         printer.data(head)?;
     }
-    let mut exit = Exit::Success;
-    for row in &listed {
-        if row.manifest.is_err() {
+    let now = SystemClock.unix();
+    for (number, step) in &steps {
+        if step.manifest.is_err() || step.places.iter().any(|place| !place.is_whole) {
             exit = Exit::No;
         }
-        print(row, app)?;
+        print(*number, step, (now, has_places), app)?;
     }
-    if listed.is_empty() {
+    if steps.is_empty() {
         printer.say("there is no checkpoint here");
     }
     Ok(exit)
 }
 
-fn print(Listed { step, manifest }: &Listed, app: &App) -> Printed {
+/// Add what a place has.
+async fn look(url: &OsStr, context: &Context, steps: &mut BTreeMap<u64, Step>) -> Result<()> {
+    let store = super::store(url, context).await?;
+    let name = store.location().to_string();
+    for Listed { step, manifest } in list(store, context).await? {
+        let place = Place {
+            url: name.clone(),
+            is_whole: manifest.is_ok(),
+        };
+        match steps.entry(step) {
+            Entry::Vacant(vacant) => {
+                let places = vec![place];
+                vacant.insert(Step { manifest, places });
+            }
+            Entry::Occupied(mut known) => {
+                let known = known.get_mut();
+                if known.manifest.is_err() {
+                    known.manifest = manifest;
+                }
+                known.places.push(place);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn print(number: u64, step: &Step, (now, has_places): (Duration, bool), app: &App) -> Printed {
     let printer = app.printer();
     if printer.is_json() {
         return printer.json(&Row {
-            step: *step,
-            state: if manifest.is_ok() { "whole" } else { "damaged" },
-            of: manifest.as_ref().ok().map(Of::new),
-            error: manifest.as_ref().err().map(ErrorBody::of),
+            step: number,
+            state: if step.manifest.is_ok() { "whole" } else { "damaged" },
+            places: &step.places,
+            of: step.manifest.as_ref().ok().map(|manifest| Of::new(manifest, now)),
+            error: step.manifest.as_ref().err().map(ErrorBody::of),
         });
     }
-    let manifest = match manifest {
+    let places = step.places.iter().map(|place| {
+        let damaged = if place.is_whole { "" } else { " (damaged)" };
+        format!("{}{damaged}", visible(&place.url))
+    });
+    let places = if has_places {
+        format!("  {}", places.collect::<Vec<_>>().join(", "))
+    } else {
+        String::new()
+    };
+    let manifest = match &step.manifest {
         Ok(manifest) => manifest,
         Err(error) => {
-            return printer.data(format_args!(
-                "{step:>12}  damaged: {}",
-                visible(&error.to_string())
-            ));
+            let error = visible(&error.to_string());
+            return printer.data(format_args!("{number:>12}  damaged: {error}{places}"));
         }
     };
     let base = manifest
@@ -108,12 +177,23 @@ fn print(Listed { step, manifest }: &Listed, app: &App) -> Printed {
         .map(|base| format!("on {} ", base.step))
         .unwrap_or_default();
     printer.data(format_args!(
-        "{step:>12}  {:<20}  {:>11}  {:>11}  {:>6}  {:>9}  {base}{}",
+        "{number:>12}  {:<20}  {:>9}  {:>11}  {:>11}  {:>6}  {:>9}  {base}{}{places}",
         utc(manifest.committed),
+        age(now.saturating_sub(manifest.committed)),
         ByteSize(manifest.raw_bytes).to_string(),
         ByteSize(manifest.written_bytes).to_string(),
         manifest.world(),
         manifest.entries,
         visible(&one_line(&manifest.metadata))
     ))
+}
+
+/// In the largest unit of which there is more than one.
+fn age(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let units = [(86_400, "d"), (3600, "h"), (60, "min")];
+    let unit = units.into_iter().find(|(unit, _)| seconds >= 2 * unit);
+    unit.map_or(format!("{seconds} s"), |(unit, name)| {
+        format!("{} {name}", seconds / unit)
+    })
 }
