@@ -12,13 +12,14 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::access_log::AccessOp;
 use crate::entry::Entry;
+use crate::failed;
 use crate::index::{self, Found, IndexHead};
 use crate::manifest::{BaseRow, FileRow, Manifest, Publish};
 use crate::names::{Piece, attempt_key, manifest_key, parse_piece_key, piece_key};
 use crate::open::{Part, read_manifest};
 use crate::part::PayloadRow;
 use crate::pin;
-use crate::save::{Save, remove_pin, wait_for};
+use crate::save::{Save, remove_pin, tell, wait_for};
 use crate::tree::Root;
 use crate::value::Value;
 
@@ -40,9 +41,12 @@ type There = HashMap<Piece, u64>;
 impl Save {
     /// Publish the checkpoint once all ranks have saved; waits for them that long.
     ///
-    /// `Timeout` names ranks that did not save; `AlreadyExists` says that another attempt was faster. Then nothing was published.
+    /// `Timeout` names ranks that did not save; one that has noted why it cannot ends the wait with its error. `AlreadyExists` says that another attempt was faster. Then nothing was published.
     pub async fn commit(self, metadata: Value, wait: Duration) -> Result<Committed> {
         let made = self.publish(metadata, wait).await;
+        if let Err(error) = &made {
+            tell(&self.source, &self.options, 0, error).await;
+        }
         // Also after a failure: whoever tries again takes another attempt.
         remove_pin(&self.source, self.options.attempt).await;
         made
@@ -50,7 +54,8 @@ impl Save {
 
     /// Wait, as another rank than the coordinator, until it has published this attempt.
     ///
-    /// `Precondition` says that it gave up (its pin is gone and there is no checkpoint of this attempt), `Timeout` that nothing is known of it.
+    /// It gave up when its pin is gone and there is no checkpoint of this attempt: then this is the error that a rank has noted, or `Precondition` where none has.
+    /// `Timeout` says that nothing is known of it.
     pub async fn published(&self, wait: Duration) -> Result<Manifest> {
         let (step, attempt) = (self.options.step, self.options.attempt);
         let refuse = |kind, what: &str| {
@@ -63,7 +68,8 @@ impl Save {
             let found = self.read_back().await?;
             let found = found.filter(|manifest| manifest.attempt == attempt);
             if found.is_none() && pin.is_none() {
-                return Err(refuse(ErrorKind::Precondition, "gave up"));
+                let noted = self.failure(&self.list_attempt().await?).await?;
+                return Err(noted.unwrap_or_else(|| refuse(ErrorKind::Precondition, "gave up")));
             }
             Ok(found)
         };
@@ -111,6 +117,9 @@ impl Save {
         let world = self.options.world;
         let found = wait_for(wait, || async {
             let there = self.list_attempt().await?;
+            if let Some(error) = self.failure(&there).await? {
+                return Err(error);
+            }
             let parts = there.keys().filter(|piece| matches!(piece, Piece::Part(_)));
             Ok((parts.count() as u32 >= world).then_some(there))
         });
@@ -128,6 +137,19 @@ impl Save {
             missing.len()
         );
         Err(Error::new(ErrorKind::Timeout, "commit", message).at(self.source.store.location()))
+    }
+
+    /// What the first rank has noted that cannot save.
+    async fn failure(&self, there: &There) -> Result<Option<Error>> {
+        let failed = there.keys().filter_map(|piece| match piece {
+            Piece::Failed(rank) => Some(*rank),
+            _ => None,
+        });
+        let Some(rank) = failed.min() else {
+            return Ok(None);
+        };
+        let which = (self.options.step, self.options.attempt, rank);
+        failed::of_rank(&self.source.store, &self.source.context, which).await
     }
 
     async fn list_attempt(&self) -> Result<There> {

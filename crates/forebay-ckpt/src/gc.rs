@@ -387,6 +387,7 @@ fn is_named(candidate: &Candidate, left: &[Manifest]) -> bool {
             }
             Piece::Part(rank) => is_own && rank < manifest.world(),
             Piece::Index => is_own && manifest.index.is_some(),
+            Piece::Failed(_) => false,
         }
     })
 }

@@ -24,6 +24,7 @@ mod diff;
 mod dtype;
 mod entry;
 mod export;
+mod failed;
 #[cfg(fuzzing)]
 pub mod fuzz;
 mod gc;
@@ -59,6 +60,7 @@ pub use diff::{Change, Diff, Difference, diff};
 pub use dtype::Dtype;
 pub use entry::{Alias, ChunkRecord, Codec, Content, Entry, SliceSpec};
 pub use export::{ExportFormat, ExportOptions, Exported, ExportedFile, SHARD_BYTES_DEFAULT, export};
+pub use failed::note_failure;
 pub use gc::{Collected, GcOptions, gc};
 pub use hash::{Digest, HashKind};
 pub use index::Found;

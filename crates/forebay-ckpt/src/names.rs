@@ -116,6 +116,8 @@ pub(crate) enum Piece {
     Payload(u32, Form),
     Part(u32),
     Index,
+    /// A rank cannot save, and says why.
+    Failed(u32),
 }
 
 fn key(name: &str) -> Key {
@@ -183,6 +185,7 @@ pub(crate) fn piece_key(step: u64, attempt: Attempt, piece: Piece) -> Key {
         Piece::Payload(rank, Form::Chunks) => format!("rank-{rank:06}.chunks"),
         Piece::Part(rank) => format!("rank-{rank:06}.part"),
         Piece::Index => "index.fbx".to_owned(),
+        Piece::Failed(rank) => format!("rank-{rank:06}.failed"),
     };
     attempt_key(step, attempt).join(&key(&name))
 }
@@ -224,6 +227,7 @@ pub(crate) fn parse_piece_key(key: &Key) -> Option<(u64, Attempt, Piece)> {
         "safetensors" => Piece::Payload(rank, Form::Safetensors),
         "chunks" => Piece::Payload(rank, Form::Chunks),
         "part" => Piece::Part(rank),
+        "failed" => Piece::Failed(rank),
         _ => return None,
     };
     Some((step, attempt, piece))
@@ -259,6 +263,7 @@ mod tests {
             Piece::Payload(WORLD_MAX - 1, Form::Chunks),
             Piece::Part(12),
             Piece::Index,
+            Piece::Failed(3),
         ] {
             let key = piece_key(u64::MAX, attempt, piece);
             assert_eq!(parse_piece_key(&key), Some((u64::MAX, attempt, piece)));

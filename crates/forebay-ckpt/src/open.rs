@@ -445,7 +445,18 @@ impl Checkpoint {
         Ok(None)
     }
 
-    /// The bytes of an opaque entry, which only their writer understands.
+    /// The bytes that a rank has saved under a name, which only their writer understands; ranks may have saved different ones.
+    pub async fn opaque_of(&self, name: &str, rank: u32) -> Result<Option<Vec<u8>>> {
+        let part = self.part(rank).await?;
+        for entry in part.find(name).await? {
+            if let Content::Opaque(span) = entry.content {
+                return Ok(Some(part.value(span).await?));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The bytes of an opaque entry, which only their writer understands, of the first rank that has it.
     pub async fn opaque(&self, name: &str) -> Result<Option<Vec<u8>>> {
         for Found { rank, entry } in self.find(name).await? {
             if let Content::Opaque(span) = entry.content {

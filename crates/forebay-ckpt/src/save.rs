@@ -34,6 +34,7 @@ use forebay_store::{Context, PutMode, PutOptions, Store};
 use crate::access_log::AccessLog;
 use crate::codec::Compress;
 use crate::entry::{Alias, SliceSpec};
+use crate::failed::{self, note_failure};
 use crate::hash::HashKind;
 use crate::list::gone_of_step;
 use crate::manifest::Publish;
@@ -157,8 +158,9 @@ pub struct Save {
 
 impl Save {
     /// Begin as the coordinator: note the attempt, so that gc leaves it alone and other ranks may write. Refuses early what the commit would refuse.
+    ///
+    /// Other ranks that wait for the attempt are told of a refusal, too.
     pub async fn begin(store: Arc<dyn Store>, context: &Context, options: SaveOptions) -> Result<Self> {
-        options.check()?;
         let checks = true;
         let context = context.clone();
         let source = Source {
@@ -166,23 +168,39 @@ impl Save {
             context,
             checks,
         };
+        let pinned = Self::pin(&source, &options).await;
+        let (wanted, seal) = match pinned {
+            Ok(pinned) => pinned,
+            Err(error) => {
+                tell(&source, &options, 0, &error).await;
+                return Err(error);
+            }
+        };
+        let begun = Self::begin_pinned(source.clone(), options.clone(), wanted, seal).await;
+        if let Err(error) = &begun {
+            // First the note: whoever has seen the pin finds out why it is gone.
+            tell(&source, &options, 0, error).await;
+            remove_pin(&source, options.attempt).await;
+        }
+        begun
+    }
+
+    /// Put the pin; gives the checkpoint that is compared with, and the key.
+    async fn pin(source: &Source, options: &SaveOptions) -> Result<(Option<(u64, Attempt)>, Option<Seal>)> {
+        options.check()?;
         let wanted = match options.base_step {
-            Some(step) => read_manifest(&source, step)
+            Some(step) => read_manifest(source, step)
                 .await?
                 .map(|(found, _)| (step, found.attempt)),
             None => None,
         };
-        let seal = Seal::draw(&options).await?;
+        let seal = Seal::draw(options).await?;
         let mut pin = Pin::new(&source.context, options.world);
         pin.keys = seal.as_ref().map(Seal::in_pin);
         pin.save = Some((options.step, options.attempt));
         pin.base = wanted;
         pin::put_save(&*source.store, &pin).await?;
-        let begun = Self::begin_pinned(source.clone(), options.clone(), wanted, seal).await;
-        if begun.is_err() {
-            remove_pin(&source, options.attempt).await;
-        }
-        begun
+        Ok((wanted, seal))
     }
 
     async fn begin_pinned(
@@ -230,7 +248,7 @@ impl Save {
         })
     }
 
-    /// Join as another rank: wait until the coordinator has noted the attempt.
+    /// Join as another rank: wait until the coordinator has noted the attempt; its error, where it has noted that it cannot.
     pub async fn join(
         store: Arc<dyn Store>,
         context: &Context,
@@ -245,8 +263,18 @@ impl Save {
             context,
             checks,
         };
-        let look = || pin::of_attempt(&source.store, &source.context, options.attempt);
-        let pin = wait_for(wait, || async { look().await }).await?;
+        let first = (options.step, options.attempt, 0);
+        let look = || async {
+            let pin = pin::of_attempt(&source.store, &source.context, options.attempt).await?;
+            if pin.is_some() {
+                return Ok(pin);
+            }
+            match failed::of_rank(&source.store, &source.context, first).await? {
+                Some(error) => Err(error),
+                None => Ok(None),
+            }
+        };
+        let pin = wait_for(wait, look).await?;
         let fits =
             |pin: &Pin| pin.save == Some((options.step, options.attempt)) && pin.world == options.world;
         let Some(pin) = pin else {
@@ -296,6 +324,11 @@ impl Save {
         remove_pin(&self.source, self.options.attempt).await;
     }
 
+    /// Note that a rank cannot save: the others are told why, and need not wait for it.
+    pub async fn fail(&self, rank: u32, error: &Error) {
+        tell(&self.source, &self.options, rank, error).await;
+    }
+
     /// True when the payload is one of chunks that are not stored as they are.
     fn packs(&self) -> bool {
         self.options.compress != Compress::Off || self.is_sealed()
@@ -313,6 +346,13 @@ impl Save {
     pub(crate) fn base_ledger(&self) -> Ledger {
         let base = self.base.as_ref().map(|base| base.checkpoint.ledger());
         base.unwrap_or_default()
+    }
+}
+
+/// Note that a rank cannot save, where there are others.
+pub(crate) async fn tell(source: &Source, options: &SaveOptions, rank: u32, error: &Error) {
+    if options.world > 1 {
+        note_failure(&*source.store, options.step, options.attempt, rank, error).await;
     }
 }
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_core::{ErrorKind, Seed};
+use forebay_core::{Error, ErrorKind, Key, Seed};
 use forebay_store::wrap::{Fault, FaultPlan, Faulty, Op, When};
-use forebay_store::{Proof, Store};
+use forebay_store::{ListOptions, Proof, Store};
+use futures::StreamExt;
 
 use super::support::*;
 use crate::*;
@@ -39,8 +40,8 @@ async fn of_two_writers_for_one_step_one_wins() {
         .await
         .unwrap();
     assert_eq!(
-        collected.objects, 10,
-        "payload and part of two ranks, and an index, of two attempts"
+        collected.objects, 12,
+        "payload and part of two ranks, and an index, of two attempts; notes of the one that lost and the one that was late"
     );
     load_all(&open(&store, &context, 5).await, &first).await.unwrap();
 }
@@ -103,6 +104,60 @@ async fn ranks_meet_in_the_store() {
         .await
         .unwrap_err();
     assert_eq!(nobody.kind(), ErrorKind::Timeout, "{nobody}");
+}
+
+/// Whoever waits for a rank that cannot save is told why, and does not wait until the time is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_cannot_save_ends_the_wait_of_all() {
+    let context = context();
+    let store = memory();
+    let state = state(1);
+    let forever = Duration::from_secs(3600);
+    save(&store, &context, 1, 1, &state).await;
+    // The coordinator is refused: those who wait for it get the same error.
+    let join = |how| Save::join(Arc::clone(&store), &context, how, forever);
+    let begin = |how| Save::begin(Arc::clone(&store), &context, how);
+    let (begun, joined) = tokio::join!(begin(options(1, 7, 2)), join(options(1, 7, 2)));
+    assert_eq!(begun.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    let error = match joined {
+        Err(error) => error,
+        // It saw the pin before that went.
+        Ok(joined) => joined.published(forever).await.unwrap_err(),
+    };
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+    assert!(error.to_string().contains("rank 0 cannot save"), "{error}");
+    // Another rank fails: the coordinator is told, and then everybody.
+    let first = begin(options(2, 7, 3)).await.unwrap();
+    let (second, third) = (
+        join(options(2, 7, 3)).await.unwrap(),
+        join(options(2, 7, 3)).await.unwrap(),
+    );
+    first.rank(0, items(&state, 0, 0, 3)).await.unwrap();
+    second.rank(1, items(&state, 0, 1, 3)).await.unwrap();
+    let broken = Error::new(ErrorKind::Io, "write", "the disk is broken");
+    let ((), committed, published) = tokio::join!(
+        third.fail(2, &broken),
+        first.commit(metadata(0.0), forever),
+        second.published(forever)
+    );
+    for error in [committed.unwrap_err(), published.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("rank 2 cannot save") && text.contains("the disk is broken"),
+            "{text}"
+        );
+        assert!(!text.contains("rank 0"), "{text}");
+    }
+    // Notes are nobody's: they go with the rest.
+    gc(Arc::clone(&store), &context, &GcOptions::default())
+        .await
+        .unwrap();
+    let mut left = store.list(&Key::parse("steps").unwrap(), ListOptions { recursive: true });
+    while let Some(row) = left.next().await {
+        let row = format!("{row:?}");
+        assert!(!row.contains(".failed"), "{row}");
+    }
 }
 
 #[tokio::test]
