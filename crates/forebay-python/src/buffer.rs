@@ -4,11 +4,11 @@
 //! are made with `PyType_FromSpec`, because PyO3 offers the protocol to wheels for 3.11 and later only; see [`ffi`](crate::ffi).
 //!
 //! An instance is a C object with one pointer to a [`Memory`]. Views hold a reference to the instance and the instance holds the memory: what a view
-//! shows stays where it is as long as there is a view. Instances hold no references to Python objects, so the garbage collector
-//! need not know them.
+//! shows stays where it is as long as there is a view. Instances hold no references to Python objects but a function that unpins
+//! their memory, so the garbage collector need not know them.
 //!
 //! - [`objects`] makes types and instances and has the slots about memory, [`methods`] the rest;
-//! - [`take`] lends the memory of a `MutableBuffer` to one operation.
+//! - [`take`] lends the memory of a `MutableBuffer` to one operation; [`pin`] has it pinned for devices until it goes.
 
 mod methods;
 mod objects;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_core::{Error, ErrorKind, Ledger, Result};
 use forebay_io::{AlignedBuf, Buf};
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -35,6 +35,27 @@ struct Memory {
     /// Views that exist.
     views: AtomicUsize,
     hold: Hold,
+    /// What unpins it; in a forked child, where devices are dead, it is left alone.
+    pinned: ForkGuard<Mutex<Option<Py<PyAny>>>>,
+}
+
+impl Drop for Memory {
+    /// Unpin before anything is unmapped: devices must not know memory that is somebody else's next.
+    fn drop(&mut self) {
+        let Some(unpin) = self.pinned.get().and_then(|unpin| lock(unpin).take()) else {
+            return;
+        };
+        let _ = Python::try_attach(|py| {
+            // An exception that is under way stays so.
+            let pending = PyErr::take(py);
+            if let Err(error) = self.call(unpin.bind(py)) {
+                error.write_unraisable(py, None);
+            }
+            if let Some(pending) = pending {
+                pending.restore(py);
+            }
+        });
+    }
 }
 
 /// How the memory is held. What a pool lent must not be given back in a forked child: the pool's lock may be dead there.
@@ -69,6 +90,7 @@ impl Memory {
                 buf: ForkGuard::made_in(pid, buf),
                 ledger,
             },
+            pinned: ForkGuard::new(Mutex::new(None)),
         }
     }
 
@@ -78,7 +100,13 @@ impl Memory {
             len: buf.len(),
             views: AtomicUsize::new(0),
             hold: Hold::Mutable(ForkGuard::new(Mutex::new(Lendable::Here(buf)))),
+            pinned: ForkGuard::new(Mutex::new(None)),
         }
+    }
+
+    /// Call a function with address and length.
+    fn call(&self, function: &Bound<'_, PyAny>) -> PyResult<()> {
+        function.call1((self.ptr as usize, self.len)).map(drop)
     }
 
     /// True when nothing may be written to it.
@@ -122,8 +150,8 @@ impl Memory {
     }
 }
 
-fn lock(lendable: &Mutex<Lendable>) -> MutexGuard<'_, Lendable> {
-    lendable.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Make a `Buffer` of what a read returned.
@@ -156,6 +184,36 @@ pub(crate) fn take(object: &Bound<'_, PyAny>, op: &'static str) -> PyResult<Opti
         .take(op)
         .map_err(|error| errors::raise(object.py(), &error))?;
     Ok(Some(taken))
+}
+
+/// Have the memory of a `MutableBuffer` pinned: `pin` is called with address and length, and `unpin` likewise before it is unmapped.
+#[pyfunction]
+pub(crate) fn buffer_pin(
+    object: &Bound<'_, PyAny>,
+    pin: &Bound<'_, PyAny>,
+    unpin: Py<PyAny>,
+) -> PyResult<()> {
+    let py = object.py();
+    let Some(memory) = objects::memory_of(object, Class::MutableBuffer) else {
+        return Err(PyTypeError::new_err("only a MutableBuffer can be pinned"));
+    };
+    let pinned = memory.pinned.get();
+    let pinned = pinned.ok_or_else(|| errors::raise(py, &process::other_process("pin", "buffer")))?;
+    memory.call(pin)?;
+    lock(pinned).replace(unpin);
+    Ok(())
+}
+
+/// Undo `buffer_pin` before the memory goes; nothing where it is not pinned.
+#[pyfunction]
+pub(crate) fn buffer_unpin(object: &Bound<'_, PyAny>) -> PyResult<()> {
+    let memory = objects::memory_of(object, Class::MutableBuffer);
+    let pinned = memory.and_then(|memory| Some((memory, memory.pinned.get()?)));
+    let Some((memory, pinned)) = pinned else {
+        return Ok(());
+    };
+    let unpin = lock(pinned).take();
+    unpin.map_or(Ok(()), |unpin| memory.call(unpin.bind(object.py())))
 }
 
 /// Turn a `MutableBuffer` into a `Buffer` without a copy.

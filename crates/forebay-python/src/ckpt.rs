@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_ckpt::{
     Attempt, Checkpoint, Drainer, DrainerOptions, GcOptions, KeyWrap, Keys, Listed, Manifest, Placed,
-    PublicKey, Retention, SigningKey, Tier, Tiers, gc, list, newest,
+    PublicKey, Retention, SigningKey, Tier, Tiers, gc, list, newest, note_failure,
 };
 use forebay_core::{Error, ErrorKind, Location, Result, Scheme};
 use forebay_store::{Context, Store};
@@ -264,6 +264,18 @@ impl PyNativeCheckpoints {
         save::begin(py, self.place(py)?, staging, (slices, others), options)
     }
 
+    /// Tell the other ranks of an attempt that this one cannot save, and why; `kind` is the name of an exception's class.
+    fn fail(&self, py: Python<'_>, which: (u64, String, u32), kind: &str, message: &str) -> PyResult<()> {
+        let (step, attempt, rank) = which;
+        let place = self.place(py)?;
+        let attempt = save::attempt_of(&attempt).map_err(|error| errors::raise(py, &error))?;
+        let error = error_of(kind, message);
+        wait(py, place.process, async {
+            note_failure(&*place.store, step, attempt, rank, &error).await;
+            Ok(())
+        })
+    }
+
     /// What checkpoints there are in any of the places, by step: dicts, with ``error`` where a manifest cannot be read.
     fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let place = self.place(py)?;
@@ -365,6 +377,13 @@ fn to_json(py: Python<'_>, value: &impl Serialize) -> PyResult<String> {
 
 fn refused(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidInput, "checkpoint", message)
+}
+
+/// An error of the interpreter, for other ranks.
+fn error_of(kind: &str, message: &str) -> Error {
+    let mut kinds = ErrorKind::ALL.iter().copied();
+    let kind = kinds.find(|one| one.python_class() == kind);
+    Error::new(kind.unwrap_or(ErrorKind::Precondition), "save", message)
 }
 
 /// A dtype by its name.

@@ -68,6 +68,8 @@ fn forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<weights::PyNativeWeights>()?;
     module.add_class::<weights::PyDeviceTensor>()?;
     module.add_function(wrap_pyfunction!(buffer::alloc, module)?)?;
+    module.add_function(wrap_pyfunction!(buffer::buffer_pin, module)?)?;
+    module.add_function(wrap_pyfunction!(buffer::buffer_unpin, module)?)?;
     module.add_function(wrap_pyfunction!(ckpt::ckpt_copy, module)?)?;
     module.add_function(wrap_pyfunction!(ckpt::ckpt_encode, module)?)?;
     module.add_function(wrap_pyfunction!(ckpt::ckpt_layout, module)?)?;

@@ -6,6 +6,7 @@ import base64
 import collections
 import json
 import random
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,7 @@ from typing import Any
 
 import forebay
 import pytest
+from forebay._forebay import NativeCheckpoints
 
 numpy = pytest.importorskip("numpy")
 
@@ -348,6 +350,25 @@ def test_states_are_filled_in_place(place: Path) -> None:
             ckpt.load_into({"half": numpy.zeros((64, 63), dtype="float16")}, strict=False)
 
 
+def test_what_cannot_be_written_to_is_refused(place: Path, tmp_path: Path) -> None:
+    with forebay.Checkpointer(place) as ckpt:
+        ckpt.save(1, {"w": numpy.ones(5000), "t": (numpy.ones(3), 5)}).wait()
+        numpy.zeros(5000).tofile(tmp_path / "w")
+        mapped = numpy.memmap(tmp_path / "w", mode="r")
+        with pytest.raises(forebay.InvalidInputError, match="w: the array cannot be written to"):
+            ckpt.load_into({"w": mapped.view("f8")}, strict=False)
+        # A tuple takes up nothing, unless something holds it that does.
+        ckpt.save(2, (numpy.ones(3), 5)).wait()
+        with pytest.raises(forebay.InvalidInputError, match="values of a tuple cannot be set"):
+            ckpt.load_into((numpy.zeros(3), 4))
+        array = numpy.zeros(3)
+        ckpt.load_into((array, 5))
+        assert array[0] == 1
+        target = {"t": (numpy.zeros(3), 4)}
+        ckpt.load_into(target, 1, strict=False)
+        assert target["t"][1] == 5
+
+
 def test_tensors_larger_than_a_slot_are_filled(place: Path) -> None:
     # One that can be cut, and one of a single row.
     given = {
@@ -532,7 +553,109 @@ def test_ranks_meet_in_the_store(place: Path) -> None:
         ckpt.close()
     with forebay.Checkpointer(place) as ckpt:
         assert ckpt.checkpoints()[0]["world"] == 3
-        assert ckpt.load(framework="numpy")["rng"] == 0
+        found = ckpt.load(framework="numpy")
+        assert (found["rng"], found["all"]) == (0, 2)
+        assert {key: value[0] for key, value in found["own"].items()} == {"0": 0, "1": 1, "2": 2}
+
+
+def test_fewer_ranks_find_what_more_have_saved(place: Path) -> None:
+    together = ranks(place, 3, per_rank=("rng",))
+    jobs = [
+        ckpt.save(
+            1,
+            {
+                "layers": {str(ckpt.rank): numpy.full(9, ckpt.rank)},
+                "rng": {"own": numpy.full(2, ckpt.rank)},
+                "lists": [numpy.full(3, 7), {"of": ckpt.rank}],
+            },
+        )
+        for ckpt in together
+    ]
+    for job in jobs:
+        job.wait()
+    for rank in range(2):
+        with forebay.Checkpointer(place, rank=rank, world=2, run_id="b", coordinate="store") as ckpt:
+            layers = {key: numpy.zeros(9, "i8") for key in (("1", "2") if rank else ("0",))}
+            target = {
+                "layers": layers,
+                "rng": {"own": numpy.zeros(2, "i8")},
+                "lists": [numpy.zeros(3, "i8"), {"of": -1}],
+            }
+            ckpt.load_into(target)
+            assert [layer[0] for layer in layers.values()] == ([1, 2] if rank else [0])
+            assert target["rng"]["own"][0] == rank
+            assert target["lists"][0][0] == 7
+            # What all ranks have is missed; what some have may be another one's.
+            with pytest.raises(forebay.NotFoundError, match="lists: in the checkpoint, but not here"):
+                ckpt.load_into({"layers": layers, "rng": {"own": numpy.zeros(2, "i8")}})
+            with pytest.raises(forebay.NotFoundError, match=r"layers\.9: not in the checkpoint"):
+                ckpt.load_into({**target, "layers": {"9": numpy.zeros(9, "i8")}})
+    # As many ranks may have other parts than before, too.
+    target = {"layers": {"2": numpy.zeros(9, "i8")}, "rng": {"own": numpy.zeros(2, "i8")}}
+    target["lists"] = [numpy.zeros(3, "i8"), {"of": -1}]
+    together[1].load_into(target)
+    assert target["layers"]["2"][0] == 2
+    assert together[1].load(framework="numpy")["layers"].keys() == {"1"}
+
+
+def test_pickles_of_ranks_are_their_own(place: Path) -> None:
+    together = ranks(place, 2, allow_pickle=True)
+    jobs = [ckpt.save(1, {"path": Path(f"rank{ckpt.rank}")}) for ckpt in together]
+    for job in jobs:
+        job.wait()
+    for ckpt in together:
+        assert ckpt.load(allow_pickle=True)["path"] == Path(f"rank{ckpt.rank}")
+
+
+def test_a_step_that_is_refused_is_refused_to_all_ranks(place: Path) -> None:
+    with forebay.Checkpointer(place) as alone:
+        alone.save(1, {"w": numpy.zeros(3)}).wait()
+    together = ranks(place, 3, timeout=600.0)
+    jobs = [ckpt.save(1, {"w": numpy.ones(3)}) for ckpt in reversed(together)]
+    for job in jobs:
+        assert isinstance(job.exception(60), forebay.AlreadyExistsError)
+    assert "rank 0 cannot save" in str(jobs[0].exception())
+
+
+@pytest.mark.parametrize("where", ["before", "while"])
+def test_a_rank_that_cannot_save_ends_the_save_of_all(place: Path, where: str) -> None:
+    together = ranks(place, 3, timeout=600.0)
+    failing = together[2]
+    if where == "before":
+
+        def refuse(slices: Any) -> Any:
+            raise MemoryError("no memory to copy to")
+
+        failing._stage = refuse  # type: ignore[method-assign]
+        message = "rank 2 cannot save: .*no memory to copy to"
+    else:
+        attempt = NativeCheckpoints.derive("a", 5, 0)
+        (place / "steps" / f"{5:020}" / attempt / "rank-000002.safetensors").mkdir(parents=True)
+        message = "rank 2 cannot save"
+    jobs = [ckpt.save(5, {"w": numpy.ones(3)}) for ckpt in together[:2]]
+    if where == "before":
+        with pytest.raises(MemoryError):
+            failing.save(5, {"w": numpy.ones(3)})
+    else:
+        assert failing.save(5, {"w": numpy.ones(3)}).exception(60) is not None
+    for job in jobs:
+        error = job.exception(60)
+        assert isinstance(error, forebay.ForebayError)
+        assert re.search(message, str(error)), error
+    assert together[0].latest() is None
+
+
+def test_full_saves_come_when_other_ranks_reference(place: Path) -> None:
+    together = ranks(place, 2, incremental=True, full_every=3, chunk_bytes=1 << 20)
+    for step in range(6):
+        # Rank 0 has nothing that was there before.
+        jobs = [
+            ckpt.save(step, {str(ckpt.rank): numpy.full(1 << 20, step * (1 - ckpt.rank), dtype="uint8")})
+            for ckpt in together
+        ]
+        for job in jobs:
+            job.wait()
+    assert [row["chain"] for row in together[0].checkpoints()] == [0, 1, 2, 0, 1, 2]
 
 
 def test_a_rank_that_is_missing_is_named(place: Path) -> None:
@@ -581,6 +704,28 @@ def test_a_program_that_ends_ends_its_save(script: Script, place: Path) -> None:
     )
     with forebay.Checkpointer(place) as ckpt:
         assert ckpt.load(framework="numpy")["w"][-1] == 1
+
+
+def test_errors_of_a_program_that_ends_are_told(script: Script, place: Path) -> None:
+    done = script(
+        """
+        import sys, numpy, forebay
+        ckpt = forebay.Checkpointer(sys.argv[1])
+        ckpt.save(1, {"w": numpy.zeros(3)}).wait()
+        ckpt.save(1, {"w": numpy.zeros(3)})
+        """,
+        str(place),
+    )
+    assert "the save of step 1 failed: AlreadyExistsError" in done.stderr
+    done = script(
+        """
+        import sys, numpy, forebay
+        ckpt = forebay.Checkpointer(sys.argv[1])
+        ckpt.save(1, {"w": numpy.zeros(3)}).exception()
+        """,
+        str(place),
+    )
+    assert done.stderr == ""
 
 
 def test_a_program_that_is_killed_leaves_the_checkpoint_before(script: Script, place: Path) -> None:

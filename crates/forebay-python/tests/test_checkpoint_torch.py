@@ -321,3 +321,117 @@ def test_a_rank_that_dies_leaves_the_checkpoint_before(tmp_path: Path) -> None:
         newest = ckpt.load()
         assert newest["w"][0] == len(ckpt.steps()) - 1
         assert ckpt.verify()["is_whole"]
+
+
+class Doubled(torch.nn.Module):  # type: ignore[misc]
+    """Its state_dict has copies, and a tensor that it makes at that moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.count = 0
+        self.linear._register_state_dict_hook(self.copied)
+
+    @staticmethod
+    def copied(_module: Any, state: Any, prefix: str, _metadata: Any) -> Any:
+        name = f"{prefix}weight"
+        state[name] = state[name].clone()
+        return state
+
+    def get_extra_state(self) -> Any:
+        return torch.tensor([self.count])
+
+    def set_extra_state(self, state: Any) -> None:
+        self.count = int(state[0])
+
+
+def test_modules_whose_states_are_copies_are_given_theirs(place: Path) -> None:
+    net = Doubled()
+    net.count = 7
+    with forebay.Checkpointer(place) as ckpt:
+        ckpt.save(1, {"model": net}).wait()
+        other = Doubled()
+        weight, bias = other.linear.weight, other.linear.bias
+        ckpt.load_into({"model": other})
+        assert other.linear.weight is weight
+        assert torch.equal(weight, net.linear.weight)
+        assert torch.equal(bias, net.linear.bias)
+        assert other.count == 7
+        with torch.device("meta"):
+            nowhere = torch.nn.Sequential(torch.nn.Linear(4, 4))
+        ckpt.save(2, torch.nn.Sequential(torch.nn.Linear(4, 4))).wait()
+        with pytest.raises(forebay.InvalidInputError, match="device meta has no memory"):
+            ckpt.load_into(nowhere)
+
+
+def test_many_views_of_one_storage_are_found_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    from forebay import _state
+
+    asked = 0
+    own = _state._alias
+
+    def counted(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return own(*args)
+
+    monkeypatch.setattr(_state, "_alias", counted)
+    flat = torch.arange(20_000.0)
+    apart = _state.flatten([flat[4 * index : 4 * index + 4] for index in range(2000)])
+    assert len(apart.slices) == 2000
+    assert not apart.aliases
+    # Each lies in one that begins before it; one view is there twice, one has strides, one ends beyond.
+    views = [flat[4 * index : 4 * index + 4] for index in range(2000)]
+    views += [flat[:6000], flat[10:20], flat[10:20], flat[1:5000:7], flat[5990:6010]]
+    found = _state.flatten(views)
+    assert len(found.slices) == 2000 - 1502 + 2
+    assert len(found.aliases) == 1502 + 3
+    assert asked < 4 * 4005
+    whole = flat.clone()
+    for name, (target, _, first, shape, strides) in found.aliases.items():
+        base = next(part for part in found.slices if part.name == target).source
+        seen = torch.as_strided(whole, shape, strides, base.storage_offset() + first)
+        assert torch.equal(seen, views[int(name)]), name
+
+
+class Cudart:
+    """What there is of CUDA: notes of what is pinned."""
+
+    def __init__(self) -> None:
+        self.pinned: dict[int, int] = {}
+        self.status = 0
+
+    def cudaHostRegister(self, address: int, size: int, _flags: int) -> int:  # noqa: N802
+        if self.status == 0:
+            self.pinned[address] = size
+        return self.status
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        del self.pinned[address]
+        return 0
+
+
+def test_pinned_memory_is_unpinned_before_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from forebay._staging import Staging
+
+    cudart = Cudart()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    staging = Staging(None)
+    buffer = staging.fit(1 << 20, is_pinned=True)
+    assert list(cudart.pinned) == [buffer.address]
+    staging.release()
+    assert not cudart.pinned
+    # Nobody releases it: it is unpinned when the last view goes, and not before.
+    staging = Staging(None)
+    view = torch.frombuffer(staging.fit(1 << 20, is_pinned=True), dtype=torch.uint8)
+    del staging, buffer
+    assert list(cudart.pinned) == [view.data_ptr()]
+    del view
+    assert not cudart.pinned
+    cudart.status = 712
+    with pytest.raises(forebay.PreconditionError, match="pinned by somebody else"):
+        Staging(None).fit(1 << 20, is_pinned=True)
+    cudart.status = 2
+    staging = Staging(None)
+    staging.fit(1 << 20, is_pinned=True)
+    assert staging.notes == ["the staging area cannot be pinned: CUDA error 2"]

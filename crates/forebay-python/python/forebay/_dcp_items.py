@@ -100,7 +100,7 @@ class Reading:
     def __init__(self, contents: Contents, allow_pickle: bool) -> None:
         self.contents = contents
         self.ledger = Ledger()
-        self.loaded = _Loaded(contents.native, contents.entries, allow_pickle, None, "torch")
+        self.loaded = _Loaded(contents.native, contents.entries, allow_pickle, None, "torch", contents.rank)
         self.into = _Into(contents.native, contents.entries, True, allow_pickle)
         # Those that are filled where they are, and those that are copied: of other dtypes, or other names.
         self.same: list[Target] = []

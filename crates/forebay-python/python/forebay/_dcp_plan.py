@@ -26,8 +26,9 @@ from torch.distributed.checkpoint.metadata import (
 
 from forebay._arrays import torch_shape
 from forebay._forebay import EntryName, InvalidInputError, NativeCheckpoint, Typed, UnsupportedError
-from forebay._loading import _TORCH, Entries, Entry, entries_of, structure_of
+from forebay._loading import _TORCH, Entries, Entry, entries_of, own_rank
 from forebay._state import _NAMES, STRUCTURE, Slice, _check_plain, _known, refuse
+from forebay._structures import Structures
 
 CheckpointId = int | str | os.PathLike[str]
 
@@ -112,6 +113,8 @@ class Contents:
 
     native: NativeCheckpoint
     entries: Entries
+    # The one that saved what this rank takes of objects that are each rank's own.
+    rank: int | None
     named: dict[str, Named] = field(default_factory=dict)
     metadata: Metadata = field(default_factory=lambda: Metadata({}))
 
@@ -120,10 +123,10 @@ class _Value:
     """In a skeleton: something that is no tensor, and no container for torch either."""
 
 
-def contents_of(native: NativeCheckpoint, rank: int) -> Contents:
+def contents_of(native: NativeCheckpoint, rank: int, world: int) -> Contents:
     """Look at everything a checkpoint has, but for the bytes of tensors."""
-    found = Contents(native, entries_of(native))
-    structure = structure_of(native, found.entries, rank)
+    found = Contents(native, entries_of(native), own_rank(native, rank))
+    structure = Structures(native, found.entries, rank, world).everything()
     if isinstance(structure, Typed) and structure.kind in {"OrderedDict", "defaultdict"}:
         structure = structure.value if structure.kind == "OrderedDict" else structure.value[1]
     if not isinstance(structure, dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 from forebay._arrays import TORCH_NAMES, has, numpy_dtype, torch_shape
 from forebay._forebay import (
     CorruptDataError,
-    EntryName,
     InvalidInputError,
     Ledger,
     NativeCheckpoint,
@@ -25,7 +24,6 @@ from forebay._ranks import Ranks, share_out
 from forebay._staging import address_of
 from forebay._state import (
     PER_RANK,
-    STRUCTURE,
     _is_dtensor,
     _is_sharded,
     _known,
@@ -38,6 +36,7 @@ from forebay._state import (
     refuse,
     unflatten,
 )
+from forebay._structures import Structures
 
 # Bytes of tensors on devices that are loaded to the host at a time.
 _DEVICE_BATCH_BYTES = 512 << 20
@@ -77,17 +76,6 @@ def entries_of(native: NativeCheckpoint) -> Entries:
     return {name: Entry(kind, dtype, shape, alias) for name, kind, dtype, shape, alias in native.entries()}
 
 
-def structure_of(native: NativeCheckpoint, entries: Entries, rank: int) -> Any:
-    """Give the structure that this rank has saved, or the first; a flat one where none was."""
-    if STRUCTURE in entries:
-        found = native.value(STRUCTURE, rank) if rank < native.info()["world"] else None
-        return native.value(STRUCTURE) if found is None else found
-    flat: dict[str, Any] = {}
-    for name, entry in entries.items():
-        flat[name] = native.value(name) if entry.kind == "value" else EntryName(name)
-    return flat
-
-
 def _torch_tensor(name: str, dtype: str, shape: Sequence[int], data: Any) -> Any:
     import torch
 
@@ -115,12 +103,20 @@ class _Loaded:
     """Tensors that were loaded whole, by name."""
 
     def __init__(
-        self, native: NativeCheckpoint, entries: Entries, allow_pickle: bool, device: Any, framework: str
+        self,
+        native: NativeCheckpoint,
+        entries: Entries,
+        allow_pickle: bool,
+        device: Any,
+        framework: str,
+        rank: int | None = None,
     ) -> None:
         if framework not in {"auto", "torch", "numpy"}:
             raise InvalidInputError(f"there is no framework '{framework}'; one of: auto, torch, numpy")
         self.native = native
         self.entries = entries
+        # Whose objects are taken where ranks have saved different ones; anybody's, without.
+        self.rank = rank
         self.allow_pickle = allow_pickle
         self.device = device
         self.by_torch = framework == "torch" or (framework == "auto" and has("torch"))
@@ -170,7 +166,9 @@ class _Loaded:
             # Named by a value, which is not looked into before; pickles are refused here, too.
             self.fetch([name])
         if entry.kind == "opaque":
-            data = self.native.opaque(name)
+            data = None if self.rank is None else self.native.opaque(name, self.rank)
+            if data is None:
+                data = self.native.opaque(name)
             assert data is not None
             return pickle.loads(data)
         if entry.kind == "value":
@@ -217,24 +215,32 @@ def _view(base: Any, shape: Sequence[int], first: int, strides: Sequence[int], b
 
 def load(
     native: NativeCheckpoint,
-    rank: int,
+    reader: tuple[int, int],
     patterns: Sequence[str] | None,
     allow_pickle: bool,
     device: Any,
     framework: str,
 ) -> tuple[Any, Ledger]:
-    """Give the state of a checkpoint, of what matches patterns a flat dict; and the way of its bytes."""
+    """Give the state of a checkpoint, of what matches patterns a flat dict; and the way of its bytes.
+
+    `reader` is which rank of how many loads it.
+    """
     entries = entries_of(native)
-    structure = structure_of(native, entries, rank)
+    structure = Structures(native, entries, *reader).whole()
     found = [(path, leaf) for path, leaf in leaves(structure)]
     if patterns is not None:
         found = [row for row in found if any(fnmatchcase(row[0], pattern) for pattern in patterns)]
     names = [name for _, leaf in found if (name := entry_of(leaf)) is not None]
-    loaded = _Loaded(native, entries, allow_pickle, device, framework)
+    loaded = _Loaded(native, entries, allow_pickle, device, framework, own_rank(native, reader[0]))
     loaded.fetch(names)
     if patterns is None:
         return unflatten(structure, loaded.get), loaded.ledger
     return {path: unflatten(leaf, loaded.get) for path, leaf in found}, loaded.ledger
+
+
+def own_rank(native: NativeCheckpoint, rank: int) -> int | None:
+    """Give the rank whose objects this one takes: that of its own number, where there was one."""
+    return rank if rank < native.info()["world"] else None
 
 
 @dataclass
@@ -254,21 +260,31 @@ class Target:
 class _Into:
     """A state that is filled: first everything is compared, then read, then values are set."""
 
-    def __init__(self, native: NativeCheckpoint, entries: Entries, strict: bool, allow_pickle: bool) -> None:
+    def __init__(
+        self,
+        native: NativeCheckpoint,
+        entries: Entries,
+        strict: bool,
+        allow_pickle: bool,
+        rank: int | None = None,
+        partial: Collection[str] = (),
+    ) -> None:
         self.native = native
+        # Paths of what only some ranks have saved: it may be another one's.
+        self.partial = partial
         self.entries = entries
         self.strict = strict
         self.targets: list[Target] = []
         self.missing: list[str] = []
         self.unexpected: list[str] = []
-        self.fresh = _Loaded(native, entries, allow_pickle, None, "auto")
+        self.fresh = _Loaded(native, entries, allow_pickle, None, "auto", rank)
         self.names: list[str] = []
+        # Objects, and what is made for them.
         self.stateful: list[tuple[Any, Any]] = []
 
     def visit(self, target: Any, saved: Any, path: str) -> Any:
         """Compare; gives a structure of what is to stand there, in which tensors stay."""
-        if isinstance(saved, Typed) and saved.kind in {"OrderedDict", "defaultdict"}:
-            saved = saved.value if saved.kind == "OrderedDict" else saved.value[1]
+        saved = _inside(saved)
         if is_array(target) and isinstance(saved, Typed) and saved.kind == "array":
             return _Fresh(saved)
         if is_tensor(target) or is_array(target):
@@ -279,8 +295,19 @@ class _Into:
             return self.mapping(target, saved, path)
         if isinstance(target, (list, tuple)) and isinstance(saved, (list, tuple)):
             return self.sequence(target, saved, path)
+        return self.fresh_of(saved)
+
+    def fresh_of(self, saved: Any) -> _Fresh:
+        """Have it loaded to memory of its own."""
         self.names.extend(name for _, leaf in leaves(saved) if (name := entry_of(leaf)) is not None)
         return _Fresh(saved)
+
+    def left_over(self, here: Collection[Any], saved: dict[Any, Any], path: str) -> None:
+        """Note what the checkpoint has and the target has not."""
+        for key in saved:
+            below = f"{path}.{key}" if path else str(key)
+            if key not in here and below not in self.partial:
+                self.unexpected.append(below)
 
     def mapping(self, target: Any, saved: dict[Any, Any], path: str) -> Any:
         made: dict[Any, Any] = {}
@@ -290,15 +317,13 @@ class _Into:
                 made[key] = self.visit(value, saved[key], below)
             else:
                 self.missing.append(below)
-        here = set(target)
-        self.unexpected.extend(f"{path}.{key}" if path else str(key) for key in saved if key not in here)
+        self.left_over(set(target), saved, path)
         return _Filled(target, made)
 
     def sequence(self, target: Any, saved: Sequence[Any], path: str) -> Any:
         if len(target) != len(saved):
             if not target and isinstance(target, list):
-                self.names.extend(name for _, leaf in leaves(saved) if (name := entry_of(leaf)) is not None)
-                return _Fresh(saved)
+                return self.fresh_of(saved)
             raise refuse(path, f"it has {len(target)} elements here and {len(saved)} in the checkpoint")
         pairs = zip(target, saved, strict=True)
         return _Filled(target, [self.visit(a, b, f"{path}[{i}]") for i, (a, b) in enumerate(pairs)])
@@ -306,15 +331,49 @@ class _Into:
     def object(self, target: Any, saved: Any, path: str) -> Any:
         """Objects with a state of their own: modules are filled in place, others are given theirs."""
         torch = sys.modules.get("torch")
-        if torch is not None and isinstance(target, torch.nn.Module):
-            own = target.state_dict()
-            if all(is_tensor(value) for value in own.values()) and isinstance(saved, dict):
-                self.mapping(own, saved, path)
-                return _Kept(target)
+        if torch is not None and isinstance(target, torch.nn.Module) and isinstance(saved, dict):
+            return self.module(target, saved, path)
         if not callable(getattr(target, "load_state_dict", None)):
             raise refuse(path, "it has state_dict, but no load_state_dict")
-        self.names.extend(name for _, leaf in leaves(saved) if (name := entry_of(leaf)) is not None)
-        self.stateful.append((target, saved))
+        if torch is not None and isinstance(target, torch.optim.Optimizer) and isinstance(saved, dict):
+            parameters = (one for group in target.param_groups for one in group["params"])
+            if any(_is_dtensor(one) for one in parameters):
+                return self.optimizer(target, saved, path)
+        self.stateful.append((target, self.fresh_of(saved)))
+        return _Kept(target)
+
+    def module(self, target: Any, saved: dict[Any, Any], path: str) -> Any:
+        """Fill what is memory of the module itself; copies that its state_dict has made are given to it."""
+        own = target.state_dict()
+        homes = {home for one in (*target.parameters(), *target.buffers()) for home in _homes(one)}
+        made: dict[Any, Any] = {}
+        is_given = False
+        for key, value in own.items():
+            below = f"{path}.{key}" if path else str(key)
+            if key not in saved:
+                self.missing.append(below)
+            elif is_tensor(value) and all(home in homes for home in _homes(value)):
+                self.leaf(value, saved[key], below)
+                made[key] = _Kept(value)
+            else:
+                made[key] = self.fresh_of(saved[key])
+                is_given = True
+        self.left_over(own, saved, path)
+        if is_given:
+            self.stateful.append((target, _Filled(own, made)))
+        return _Kept(target)
+
+    def optimizer(self, target: Any, saved: dict[Any, Any], path: str) -> Any:
+        """Fill the moments of tensors that are spread over ranks: whole ones would fit no rank."""
+        own = target.state_dict()
+        has_moments = set(own["state"]) >= set(_inside(saved.get("state", {})))
+        if not has_moments:
+            raise refuse(
+                path,
+                "its parameters are spread over ranks, and it has no moments yet that could be filled: "
+                "get_state_dict of torch.distributed.checkpoint.state_dict gives a state that has",
+            )
+        self.stateful.append((target, self.mapping(own, saved, path)))
         return _Kept(target)
 
     def leaf(self, target: Any, saved: Any, path: str) -> Any:
@@ -324,6 +383,8 @@ class _Into:
         if name not in self.entries:
             raise CorruptDataError(f"the state has a place for {name}, and there is nothing of that name")
         entry = self.entries[name]
+        if is_array(target) and not target.flags.writeable:
+            raise refuse(path, "the array cannot be written to")
         for shape, offsets, local in boxes_of(target, path):
             self.box(target, entry, name, path, shape, offsets, local)
         return _Kept(target)
@@ -342,6 +403,8 @@ class _Into:
         if is_array(local):
             dtype = next((key for key, own in _TORCH.items() if own == local.dtype.name), "")
         else:
+            if local.device.type == "meta":
+                raise refuse(path, "a tensor on the device meta has no memory to load into")
             local, dtype, _ = _known(sys.modules["torch"], local, path)
         if dtype == "F4":
             shape, offsets, lengths = ((*side[:-1], side[-1] * 2) for side in (shape, offsets, lengths))
@@ -432,6 +495,41 @@ def boxes_of(target: Any, path: str) -> list[tuple[tuple[int, ...], tuple[int, .
     return [(shape, (0,) * len(shape), target.detach())]
 
 
+def _homes(tensor: Any) -> list[tuple[str, int] | None]:
+    """Say where the memory of a tensor is that is here; None for what has none that could be filled."""
+    if _is_sharded(tensor):
+        parts = [shard.tensor for shard in tensor.local_shards()]
+    else:
+        parts = [tensor.to_local() if _is_dtensor(tensor) else tensor]
+    homes: list[tuple[str, int] | None] = []
+    for part in parts:
+        try:
+            address = part.untyped_storage().data_ptr()
+        except (NotImplementedError, RuntimeError):
+            homes.append(None)
+            continue
+        if part.numel() > 0:
+            is_there = address != 0 or part.device.type == "meta"
+            homes.append((str(part.device), address) if is_there else None)
+    return homes
+
+
+def _inside(saved: Any) -> Any:
+    """Look into dicts of other kinds."""
+    if isinstance(saved, Typed) and saved.kind in {"OrderedDict", "defaultdict"}:
+        return saved.value if saved.kind == "OrderedDict" else saved.value[1]
+    return saved
+
+
+def _is_lost(made: Any, now: Any) -> bool:
+    """Say whether something is to be set that no container takes up, since tuples cannot be changed."""
+    if isinstance(made, _Fresh):
+        return not (type(made.saved) is type(now) and made.saved == now)
+    if isinstance(made, _Filled) and isinstance(made.target, tuple):
+        return any(_is_lost(item, old) for item, old in zip(made.items, made.target, strict=True))
+    return False
+
+
 def _settle(made: Any, loaded: _Loaded) -> Any:
     """Set values in the containers of the caller; gives what is to stand in the place of the whole."""
     if isinstance(made, _Kept):
@@ -454,34 +552,87 @@ def _settle(made: Any, loaded: _Loaded) -> Any:
     return type(target)(*values) if hasattr(target, "_fields") else type(target)(values)
 
 
-def load_into(
-    native: NativeCheckpoint, rank: int, state: Any, strict: bool, allow_pickle: bool, ranks: Ranks | None
-) -> Ledger:
-    """Fill the tensors of a state, and set its values."""
+def _compare(
+    native: NativeCheckpoint, reader: tuple[int, int], state: Any, strict: bool, allow_pickle: bool
+) -> tuple[_Into, Any]:
+    """Find out what of a state is filled from where; refuses what does not fit."""
     entries = entries_of(native)
-    into = _Into(native, entries, strict, allow_pickle)
-    made = into.visit(state, structure_of(native, entries, rank), "")
+    structures = Structures(native, entries, *reader)
+    rank = own_rank(native, reader[0])
+    into = _Into(native, entries, strict, allow_pickle, rank)
+    made = None
+    if structures.is_as_saved or not structures.is_many:
+        made = into.visit(state, structures.own, "")
+    if structures.is_many and (made is None or into.missing):
+        # Ranks have other parts now than when it was saved.
+        merged, partial = structures.together()
+        into = _Into(native, entries, strict, allow_pickle, rank, partial)
+        made = into.visit(state, merged, "")
     into.check()
     if isinstance(made, _Fresh):
         raise InvalidInputError(
             "nothing can be loaded in place: the state is neither a container nor a tensor"
         )
+    if _is_lost(made, state):
+        raise InvalidInputError("values of a tuple cannot be set in place: load into a list or a dict")
     into.fresh.fetch(into.names)
-    ledger = into.read(into.targets) if ranks is None else _read_once(into, ranks)
+    return into, made
+
+
+def load_into(
+    native: NativeCheckpoint,
+    reader: tuple[int, int],
+    state: Any,
+    strict: bool,
+    allow_pickle: bool,
+    ranks: Ranks | None,
+) -> Ledger:
+    """Fill the tensors of a state, and set its values; `ranks` are those that read for each other."""
+    if ranks is None:
+        into, made = _compare(native, reader, state, strict, allow_pickle)
+        ledger = into.read(into.targets)
+    else:
+        error: BaseException | None = None
+        try:
+            into, made = _compare(native, reader, state, strict, allow_pickle)
+        except BaseException as raised:
+            # Told to the others first: they would wait for this rank.
+            error = raised
+        ranks.together(error, "load")
+        ledger = _read_once(into, ranks)
     _settle(made, into.fresh)
-    for target, saved in into.stateful:
-        target.load_state_dict(unflatten(saved, into.fresh.get))
+    for target, given in into.stateful:
+        target.load_state_dict(_settle(given, into.fresh))
     return ledger + into.fresh.ledger
 
 
-def _read_once(into: _Into, ranks: Ranks) -> Ledger:
-    """Each tensor that all ranks have whole is read by one of them, which sends it to the others."""
+def _devices_of_group() -> set[str] | None:
+    """Give the kinds of devices whose tensors the process group can send; None where it does not say."""
     import torch
 
+    try:
+        config = torch.distributed.get_backend_config()
+    except (AttributeError, RuntimeError, ValueError):
+        return None
+    pairs = [pair.split(":") for pair in config.split(",")]
+    return {pair[0] for pair in pairs} if all(len(pair) == 2 for pair in pairs) else None
+
+
+def _read_once(into: _Into, ranks: Ranks) -> Ledger:
+    """Each tensor that all ranks have whole is read by one of them, which sends it to the others.
+
+    What the group cannot send, every rank reads.
+    """
+    import torch
+
+    devices = _devices_of_group()
     sent = [
         one
         for one in into.targets
-        if one.is_whole and is_tensor(one.tensor) and not one.name.startswith(PER_RANK)
+        if one.is_whole
+        and is_tensor(one.tensor)
+        and not one.name.startswith(PER_RANK)
+        and (devices is None or one.tensor.device.type in devices)
     ]
     sent.sort(key=lambda one: one.path)
     rows = [((one.path, one.offsets, one.lengths), one.nbytes) for one in sent]
@@ -491,7 +642,12 @@ def _read_once(into: _Into, ranks: Ranks) -> Ledger:
     owners = share_out([rows] * ranks.world)
     owner_of = {one.path: owners[one.path, one.offsets, one.lengths] for one in sent}
     mine = [one for one in into.targets if owner_of.get(one.path, ranks.rank) == ranks.rank]
-    ledger = into.read(mine)
+    ledger, error = Ledger(), None
+    try:
+        ledger = into.read(mine)
+    except BaseException as raised:
+        error = raised
+    ranks.together(error, "load")
     for one in sent:
         dense = one.tensor if one.tensor.is_contiguous() else one.tensor.contiguous()
         torch.distributed.broadcast(dense.view(torch.uint8) if dense.dim() else dense, owner_of[one.path])

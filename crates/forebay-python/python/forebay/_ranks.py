@@ -11,13 +11,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from forebay._forebay import InvalidInputError
+from forebay import _forebay
+from forebay._forebay import InvalidInputError, PreconditionError
 from forebay._state import Flat
 
 Coordinate = Literal["auto", "store", "torch"]
 Box = tuple[str, tuple[int, ...], tuple[int, ...]]
+T = TypeVar("T")
 
 
 @dataclass
@@ -30,6 +32,34 @@ class Agreement:
     is_owned: list[bool]
     # Whether what it has beside tensors is another thing than what rank 0 has.
     is_different: bool
+    # Whether no rank before it is known to have the same structure, apart from what is each rank's own.
+    is_first: bool
+
+
+@dataclass
+class Taken:
+    """A state that was taken apart, with digests by which ranks find out what they have alike."""
+
+    flat: Flat
+    # Of the structure, and of what of it is not this rank's own.
+    digest: bytes
+    shared: bytes
+
+
+# What a rank tells of an error: the class, and the text.
+Told = tuple[str, str] | None
+
+
+def _told(error: BaseException | None) -> Told:
+    return None if error is None else (type(error).__name__, str(error))
+
+
+def _heard(rank: int, told: tuple[str, str], what: str) -> Exception:
+    """Give the error of another rank: of the same class, where it is one of ours."""
+    kind = getattr(_forebay, told[0], None)
+    if not (isinstance(kind, type) and issubclass(kind, _forebay.ForebayError)):
+        kind = PreconditionError
+    return kind(f"rank {rank} cannot {what}: {told[1]}")
 
 
 def _group() -> Any:
@@ -74,41 +104,90 @@ class Ranks:
         _group().all_gather_object(rows, row)
         return rows
 
+    def together(self, error: BaseException | None, what: str) -> None:
+        """Go on only where no rank has an error; raises the own one, or the first of another rank."""
+        if not self.by_torch:
+            if error is not None:
+                raise error
+            return
+        rows: list[Told] = self.gather(_told(error))
+        if error is not None:
+            raise error
+        for rank, told in enumerate(rows):
+            if told is not None:
+                raise _heard(rank, told, what)
+
+    def choose(self, step: int | None, find: Callable[[int | None], tuple[T, tuple[int, str]]]) -> T:
+        """Have rank 0 choose the checkpoint that all ranks load; `find` opens one and says which it is."""
+        if not self.by_torch:
+            return find(step)[0]
+        found: T | None = None
+        which: tuple[int, str] | None = None
+        error: BaseException | None = None
+        if self.rank == 0:
+            try:
+                found, which = find(step)
+            except BaseException as raised:
+                error = raised
+        rows = self.gather((step, which, _told(error)))
+        if error is not None:
+            raise error
+        if rows[0][2] is not None:
+            raise _heard(0, rows[0][2], "load")
+        for rank, row in enumerate(rows):
+            if row[0] != rows[0][0]:
+                raise InvalidInputError(f"rank {rank} loads step {row[0]}, and rank 0 step {rows[0][0]}")
+        if self.rank != 0:
+            try:
+                found, which = find(rows[0][1][0])
+                if which != rows[0][1]:
+                    raise PreconditionError(
+                        f"rank 0 has found attempt {rows[0][1][1]} at step {which[0]}, and rank {self.rank} "
+                        f"attempt {which[1]}: they look at different places, or it was just replaced"
+                    )
+            except BaseException as raised:
+                error = raised
+        self.together(error, "load")
+        assert found is not None
+        return found
+
     def agree(
         self,
         step: int,
-        flatten: Callable[[], tuple[Flat, bytes]],
+        take: Callable[[], Taken],
         draw: Callable[[], str],
         base_step: Callable[[], int | None],
         derive: Callable[[str, int, int], str],
     ) -> tuple[Flat, Agreement]:
         """Take the state apart and agree on how it is saved; where one rank cannot, none does."""
         if not self.by_torch:
-            return self._alone(step, flatten()[0], draw, base_step, derive)
-        flat: Flat | None = None
-        error: Exception | None = None
-        digest = boxes = b""
-        told: tuple[str, int | None] | None = None
+            return self._alone(step, take().flat, draw, base_step, derive)
+        taken: Taken | None = None
+        error: BaseException | None = None
+        digest = shared = boxes = b""
+        first: tuple[str, int | None] | None = None
         try:
-            flat, digest = flatten()
-            boxes = _digest([(part.box(), part.nbytes) for part in flat.slices])
+            taken = take()
+            digest, shared = taken.digest, taken.shared
+            boxes = _digest([(part.box(), part.nbytes) for part in taken.flat.slices])
             if self.rank == 0:
-                told = (draw(), base_step())
-        except Exception as raised:
+                first = (draw(), base_step())
+        except BaseException as raised:
             # Told to the others first: they would wait for this rank.
             error = raised
-        rows = self.gather((step, told, digest, boxes, None if error is None else str(error)))
+        rows = self.gather((step, first, digest, boxes, shared, _told(error)))
         if error is not None:
             raise error
         for rank, row in enumerate(rows):
-            if row[4] is not None:
-                raise InvalidInputError(f"rank {rank} cannot save: {row[4]}")
+            if row[5] is not None:
+                raise _heard(rank, row[5], "save")
             if row[0] != step:
                 raise InvalidInputError(f"rank {rank} saves step {row[0]}, and rank {self.rank} step {step}")
-        assert flat is not None
+        assert taken is not None
         attempt, base = rows[0][1]
-        owned = self._owned(flat, tuple(row[3] for row in rows))
-        return flat, Agreement(attempt, base, owned, digest != rows[0][2])
+        owned = self._owned(taken.flat, tuple(row[3] for row in rows))
+        is_first = all(row[4] != shared for row in rows[: self.rank])
+        return taken.flat, Agreement(attempt, base, owned, digest != rows[0][2], is_first)
 
     def _alone(
         self,
@@ -121,11 +200,11 @@ class Ranks:
         """Without a word to the others: each writes all it has, since it does not know what they have."""
         owned = [True] * len(flat.slices)
         if self.run_id is None:
-            return flat, Agreement(draw(), base_step(), owned, self.rank != 0)
+            return flat, Agreement(draw(), base_step(), owned, self.rank != 0, True)
         tries = self._tries.get(step, 0)
         self._tries = {step: tries + 1}
         attempt = derive(self.run_id, step, tries)
-        return flat, Agreement(attempt, base_step(), owned, self.rank != 0)
+        return flat, Agreement(attempt, base_step(), owned, self.rank != 0, True)
 
     def _owned(self, flat: Flat, signature: tuple[bytes, ...]) -> list[bool]:
         """Which slices this rank writes: of those that several have, one of them, the same as last time."""

@@ -10,7 +10,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from forebay._forebay import LimitExceededError, MutableBuffer, alloc, ckpt_copy
+from forebay._forebay import (
+    LimitExceededError,
+    MutableBuffer,
+    alloc,
+    buffer_pin,
+    buffer_unpin,
+    ckpt_copy,
+)
 from forebay._state import Slice, is_array
 
 # What torch copies bits of that width as: dtypes that it cannot compute with can be moved all the same.
@@ -54,10 +61,11 @@ class Staging:
         return self._buffer
 
     def _pin(self, buffer: MutableBuffer) -> None:
-        from forebay.torch import _pin
+        from forebay.torch import _pin, _unpin
 
         try:
-            _pin(buffer.address, buffer.nbytes)
+            # It is unpinned before it is unmapped, whoever has it last.
+            buffer_pin(buffer, _pin, _unpin)
         except RuntimeError as error:
             # Copies from the device are slower then, and say so.
             self.notes.append(f"the staging area cannot be pinned: {error}")
@@ -66,10 +74,8 @@ class Staging:
 
     def release(self) -> None:
         """Give the memory back."""
-        if self._buffer is not None and self._is_pinned:
-            from forebay.torch import _unpin
-
-            _unpin(self._buffer.address, self._buffer.nbytes)
+        if self._buffer is not None:
+            buffer_unpin(self._buffer)
         self._buffer, self._is_pinned = None, False
 
     def copy(self, buffer: MutableBuffer, slices: Sequence[Slice], places: Sequence[int]) -> None:

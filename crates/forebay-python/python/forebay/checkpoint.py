@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 import time
 import warnings
 import weakref
@@ -38,9 +39,10 @@ from forebay._forebay import (
     ckpt_encode,
     ckpt_layout,
 )
-from forebay._ranks import Coordinate, Ranks
+from forebay._ranks import Agreement, Coordinate, Ranks, Taken
 from forebay._staging import Staging, address_of, is_on_gpu
 from forebay._state import STRUCTURE, Flat, Slice, flatten
+from forebay._structures import shared_name, without
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -146,6 +148,12 @@ def _finish(flight: _Flight, pid: int) -> None:
     if os.getpid() == pid:
         with contextlib.suppress(Exception):
             flight.finish()
+        job = flight.job
+        error = None if job is None or job._is_seen else job.exception()
+        if job is not None and error is not None:
+            # Nobody is left who could raise it.
+            said = f"{type(error).__name__}: {error}"
+            sys.stderr.write(f"forebay: the save of step {job.step} failed: {said}\n")
 
 
 class Checkpointer:
@@ -305,8 +313,8 @@ class Checkpointer:
     def save(self, step: int, state: Any, metadata: Mapping[str, Any] | None = None) -> SaveJob:
         """Save a state: returns once it is copied, and writes it in the background.
 
-        With several ranks, all of them call it with the same step. An error of the save before that nobody
-        has asked for is raised here.
+        With several ranks, all of them call it with the same step; where one of them cannot save, none does.
+        An error of the save before that nobody has asked for is raised here.
 
         Args:
             step: which step.
@@ -315,30 +323,52 @@ class Checkpointer:
 
         """
         begun = time.perf_counter()
-        if type(step) is not int or step < 0:
-            raise InvalidInputError(f"a step is a number from 0 on, and not {step!r}")
-        self._settle(step)
 
-        def take() -> tuple[Flat, bytes]:
-            flat = flatten(state, allow_pickle=self._allow_pickle, rank=self.rank, per_rank=self._own_keys())
-            return flat, hashlib.blake2b(ckpt_encode(flat.structure)).digest()
+        def take() -> Taken:
+            if type(step) is not int or step < 0:
+                raise InvalidInputError(f"a step is a number from 0 on, and not {step!r}")
+            self._settle(step)
+            own = self._own_keys()
+            flat = flatten(state, allow_pickle=self._allow_pickle, rank=self.rank, per_rank=own)
+            if not self._ranks.by_torch:
+                return Taken(flat, b"", b"")
+            return Taken(flat, _digest(flat.structure), _digest(without(flat.structure, own)))
 
         flat, agreed = self._ranks.agree(
             step, take, self._native.draw, self._base_step, NativeCheckpoints.derive
         )
+        try:
+            job = self._begin(step, state, metadata or {}, flat, agreed)
+        except BaseException as error:
+            # From here on the others wait at the store.
+            if self.world > 1:
+                which = (step, agreed.attempt, self.rank)
+                with contextlib.suppress(Exception):
+                    self._native.fail(which, type(error).__name__, str(error) or type(error).__name__)
+            raise
+        job.stall_seconds = time.perf_counter() - begun
+        return job
+
+    def _begin(
+        self, step: int, state: Any, metadata: Mapping[str, Any], flat: Flat, agreed: Agreement
+    ) -> SaveJob:
+        """Copy what this rank writes, and begin to."""
         slices = [part for part, is_owned in zip(flat.slices, agreed.is_owned, strict=True) if is_owned]
         area, rows, keep = self._stage(slices)
         others: list[tuple[str, str, Any]] = [(name, "opaque", data) for name, data in flat.opaques.items()]
         if self.rank == 0 or agreed.is_different:
             others.append((STRUCTURE, "value", flat.structure))
             others.extend((name, "alias", alias) for name, alias in flat.aliases.items())
+        if self.rank != 0 and agreed.is_first:
+            shared = without(flat.structure, self._own_keys())
+            others.append((shared_name(shared), "value", shared))
         options = {
             **self._options,
             "step": step,
             "attempt": agreed.attempt,
             "base_step": agreed.base_step,
             "keep": keep,
-            "metadata": {**_scalars(state), **(metadata or {})},
+            "metadata": {**_scalars(state), **metadata},
         }
         native = self._native.save(area, rows, others, options)
         job = SaveJob(native, step, sum(part.nbytes for part in slices), list(self._staging.notes))
@@ -351,7 +381,6 @@ class Checkpointer:
                 # What is to be written would be changed by whoever goes on.
                 native.cancel()
                 raise
-        job.stall_seconds = time.perf_counter() - begun
         return job
 
     def _stage(
@@ -397,10 +426,7 @@ class Checkpointer:
         was_seen = job._is_seen
         error = job.exception()
         if error is None:
-            report = job.result()
-            if self._newest is not None or report["bytes_referenced"] == 0:
-                before = 0 if self._newest is None else self._newest[1]
-                self._newest = (job.step, before + 1 if report["bytes_referenced"] > 0 else 0)
+            self._newest = (job.step, job.result()["chain"])
         elif not was_seen:
             raise error
 
@@ -416,6 +442,15 @@ class Checkpointer:
             self._newest = (info["step"], info["chain"])
         step, chain = self._newest
         return None if chain + 1 >= self._full_every else step
+
+    def _choose(self, step: int | None) -> NativeCheckpoint:
+        """Open the checkpoint that all ranks load."""
+
+        def find(step: int | None) -> tuple[NativeCheckpoint, tuple[int, str]]:
+            found = self._open(step)
+            return found, (found.step, str(found.info()["attempt"]))
+
+        return self._ranks.choose(step, find)
 
     def _open(self, step: int | None) -> NativeCheckpoint:
         if self._is_closed:
@@ -440,6 +475,11 @@ class Checkpointer:
     ) -> Any:
         """Load a state as it was saved, whole tensors, every byte verified.
 
+        As many ranks as saved it get what each of them had; others get what all of them had. Under
+        torch.distributed, all ranks call this, and rank 0 chooses the checkpoint; ranks that share nothing
+        but the store name the step, since a newer one may appear between one's look and another's. (One rank
+        alone looks at a checkpoint by a ``Checkpointer`` with ``rank=0, world=1``.)
+
         Args:
             step: which; the newest, unless said otherwise.
             select: only what has a dotted name that matches one of these patterns, as a flat dict.
@@ -449,8 +489,9 @@ class Checkpointer:
 
         """
         patterns = [select] if isinstance(select, str) else select
-        found = self._open(step)
-        state, self._ledger = _loading.load(found, self.rank, patterns, allow_pickle, device, framework)
+        found = self._choose(step)
+        reader = (self.rank, self.world)
+        state, self._ledger = _loading.load(found, reader, patterns, allow_pickle, device, framework)
         self._loaded_step = found.step
         return state
 
@@ -466,7 +507,8 @@ class Checkpointer:
         """Load into the tensors of a state, in place; of those that are spread over ranks, what this one has.
 
         Values in dicts and lists are replaced. Objects with ``load_state_dict`` get theirs. After an error,
-        nothing is known of the content of the tensors.
+        nothing is known of the content of the tensors. What is missing in what this rank has saved is looked
+        for in what others have. Which ranks call it, and who chooses the checkpoint, is as with ``load``.
 
         Args:
             state: of the same shape as what was saved, or a part of it.
@@ -477,8 +519,9 @@ class Checkpointer:
 
         """
         ranks = self._ranks if broadcast and self._ranks.by_torch else None
-        found = self._open(step)
-        self._ledger = _loading.load_into(found, self.rank, state, strict, allow_pickle, ranks)
+        found = self._choose(step)
+        reader = (self.rank, self.world)
+        self._ledger = _loading.load_into(found, reader, state, strict, allow_pickle, ranks)
         self._loaded_step = found.step
         return self._ledger
 
@@ -561,6 +604,10 @@ class Checkpointer:
             # The error that is under way says more than one of the save.
             with contextlib.suppress(Exception):
                 self.close()
+
+
+def _digest(structure: Any) -> bytes:
+    return hashlib.blake2b(ckpt_encode(structure), digest_size=16).digest()
 
 
 def _listed(given: Url | Sequence[Url] | None) -> list[Url]:

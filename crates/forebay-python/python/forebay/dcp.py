@@ -18,6 +18,7 @@ A ``checkpoint_id`` names a step: a number, or a text or path that ends with one
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -54,6 +55,7 @@ from forebay._forebay import (
 from forebay._ranks import _run_id
 from forebay._staging import Staging, address_of, is_on_gpu
 from forebay._state import STRUCTURE, Slice
+from forebay._structures import shared_name
 from forebay.checkpoint import TIMEOUT, Hash, _listed
 
 __all__ = ["ForebayReader", "ForebayStager", "ForebayWriter"]
@@ -398,10 +400,11 @@ class ForebayWriter(StorageWriter):
         """Write what this rank has: durable when it returns, visible to nobody."""
         try:
             results = self._write(plan, planner)
-        except BaseException:
+        except BaseException as error:
             attempt, self._attempt = self._attempt, None
-            if attempt is not None and self._is_coordinator:
-                attempt.abandon()
+            if attempt is not None:
+                with contextlib.suppress(ForebayError):
+                    attempt.fail(type(error).__name__, str(error))
             raise
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
@@ -414,7 +417,11 @@ class ForebayWriter(StorageWriter):
         if self._is_coordinator or not self._use_collectives:
             whole = getattr(planner, "metadata", None)
             known = whole if self._use_collectives and isinstance(whole, Metadata) else self._all
-            parts.others.append((STRUCTURE, "value", structure_for(known)))
+            structure = structure_for(known)
+            parts.others.append((STRUCTURE, "value", structure))
+            if not self._is_coordinator:
+                # Nobody knows what the others have: this is how it is found with another number of ranks.
+                parts.others.append((shared_name(structure), "value", structure))
             self._shown = _shown(planner, known)
         attempt = self._attempt or self._begin(told)
         # What lies in plain memory is written from there: nobody changes it before this returns.
@@ -606,7 +613,7 @@ class ForebayReader(StorageReader):
         if found is None:
             kind = CorruptDataError if damaged else NotFoundError
             raise kind(f"there is no checkpoint that can be read at {self.url}")
-        self._contents = contents_of(found, _rank())
+        self._contents = contents_of(found, _rank(), _world())
         self._load_id = uuid.uuid4().hex
         metadata = self._contents.metadata
         metadata.storage_meta = StorageMeta(checkpoint_id=f"{self.url}/{found.step}", load_id=self._load_id)

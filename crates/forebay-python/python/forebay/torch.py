@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from forebay._forebay import InvalidInputError
+from forebay._forebay import InvalidInputError, PreconditionError
 from forebay.streaming import Stream, stream
 
 if TYPE_CHECKING:
@@ -69,6 +69,10 @@ def _apply(value: Any, function: Callable[[Any], Any]) -> Any:
     return function(value)
 
 
+# cudaErrorHostMemoryAlreadyRegistered.
+_ALREADY_REGISTERED = 712
+
+
 def _check(status: Any) -> None:
     if int(status) != 0:
         raise RuntimeError(f"CUDA error {int(status)}")
@@ -76,7 +80,11 @@ def _check(status: Any) -> None:
 
 def _pin(address: int, size: int) -> None:
     # 1 is cudaHostRegisterPortable: pinned for every device of the process.
-    _check(torch.cuda.cudart().cudaHostRegister(address, size, 1))  # type: ignore[no-untyped-call, unused-ignore]
+    status = torch.cuda.cudart().cudaHostRegister(address, size, 1)  # type: ignore[no-untyped-call, unused-ignore]
+    if int(status) == _ALREADY_REGISTERED:
+        # Of whoever had this address before, or has it still: who unpins it, and when, nobody knows.
+        raise PreconditionError(f"{size} bytes of memory are pinned by somebody else already")
+    _check(status)
 
 
 def _unpin(address: int, size: int) -> None:

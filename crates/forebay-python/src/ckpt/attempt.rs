@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use super::save::{OtherRow, SliceRow, options_of, other_item, slice_items, timeout_of};
 use super::value::to_metadata;
-use super::{Place, PyNativeCheckpoints, get, need, to_json};
+use super::{Place, PyNativeCheckpoints, error_of, get, need, to_json};
 use crate::buffer;
 use crate::errors;
 use crate::fork::ForkGuard;
@@ -230,6 +230,22 @@ impl PyNativeAttempt {
         let save = Arc::clone(&begun.save);
         wait(py, begun.place.process, async move {
             abandon(save).await;
+            Ok(())
+        })
+    }
+
+    /// Give it up as any rank because of an exception, whose class is `kind`; those who wait at the store are told why.
+    fn fail(&self, py: Python<'_>, kind: &str, message: &str) -> PyResult<()> {
+        let begun = self.begun(py)?;
+        let (save, rank, is_coordinator) = (Arc::clone(&begun.save), begun.rank, begun.is_coordinator);
+        let error = error_of(kind, message);
+        wait(py, begun.place.process, async move {
+            if let Some(save) = save.lock().await.take() {
+                save.fail(rank, &error).await;
+                if is_coordinator {
+                    save.abandon().await;
+                }
+            }
             Ok(())
         })
     }

@@ -208,10 +208,20 @@ impl PyNativeCheckpoint {
         value.map(|value| from_value(py, &value)).transpose()
     }
 
-    /// Bytes that only their writer understands; None where there are none.
-    fn opaque<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let opaque = |checkpoint: Checkpoint| async move { checkpoint.opaque(name).await };
-        let bytes = self.opened(py)?.try_each(py, opaque)?;
+    /// Bytes that only their writer understands, of a rank, or of the first that has some; None where there are none.
+    #[pyo3(signature = (name, rank=None))]
+    fn opaque<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        rank: Option<u32>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let bytes = self.opened(py)?.try_each(py, |checkpoint| async move {
+            match rank {
+                Some(rank) => checkpoint.opaque_of(name, rank).await,
+                None => checkpoint.opaque(name).await,
+            }
+        })?;
         Ok(bytes.map(|bytes| PyBytes::new(py, &bytes)))
     }
 

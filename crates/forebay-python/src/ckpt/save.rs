@@ -6,7 +6,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay_ckpt::{Alias, Attempt, HashKind, Item, ItemData, Publish, Save, SaveOptions, Value};
+use forebay_ckpt::{
+    Alias, Attempt, HashKind, Item, ItemData, Publish, Save, SaveOptions, Value, note_failure,
+};
 use forebay_core::{Error, ErrorKind, Ledger, Result};
 use forebay_io::{AlignedBuf, Buf};
 use pyo3::prelude::*;
@@ -89,6 +91,8 @@ struct Done {
     /// Of all ranks.
     bytes_total: u64,
     bytes_written_total: u64,
+    /// Incremental saves since the last full one, this one included.
+    chain: u32,
     /// Why a full save was made although an incremental one was asked for.
     full_because: Option<String>,
     publish: &'static str,
@@ -194,14 +198,19 @@ impl Order {
         let save = if is_first {
             Save::begin(store, context, options).await?
         } else {
-            Save::join(store, context, options, timeout).await?
+            let joined = Save::join(Arc::clone(&store), context, options, timeout).await;
+            if let Err(error) = &joined {
+                note_failure(&*store, step, attempt, rank, error).await;
+            }
+            joined?
         };
         let full_because = save.full_because().map(str::to_owned);
         let saved = match save.rank(rank, items).await {
             Ok(saved) => saved,
             Err(error) => {
+                // Told so, the others need not wait for what never comes.
+                save.fail(rank, &error).await;
                 if is_first {
-                    // Told so, the others need not wait for a commit that never comes.
                     save.abandon().await;
                 }
                 return Err(error);
@@ -227,6 +236,7 @@ impl Order {
             chunks_referenced: saved.chunks_referenced,
             bytes_total: manifest.raw_bytes,
             bytes_written_total: manifest.written_bytes,
+            chain: manifest.base.map_or(0, |base| base.chain),
             full_because,
             publish: manifest.publish.name(),
             seconds: clock.now().saturating_sub(begun).as_secs_f64(),
@@ -248,7 +258,7 @@ pub(super) fn timeout_of(given: &Bound<'_, PyDict>, name: &str) -> PyResult<Dura
 pub(super) fn options_of(py: Python<'_>, place: &Place, given: &Bound<'_, PyDict>) -> PyResult<SaveOptions> {
     let raise = |error: Error| errors::raise(py, &error);
     let attempt: String = need(given, "attempt")?;
-    let attempt = Attempt::parse(&attempt).ok_or_else(|| raise(refused("an attempt is 32 hex digits")))?;
+    let attempt = attempt_of(&attempt).map_err(raise)?;
     let mut options = SaveOptions::new(need(given, "step")?, attempt, need(given, "world")?);
     let hash: String = need(given, "hash")?;
     options.hash = hash_of(&hash).map_err(raise)?;
@@ -274,6 +284,11 @@ pub(super) fn options_of(py: Python<'_>, place: &Place, given: &Bound<'_, PyDict
         }
     };
     Ok(options)
+}
+
+/// An attempt by its name.
+pub(super) fn attempt_of(name: &str) -> Result<Attempt> {
+    Attempt::parse(name).ok_or_else(|| refused("an attempt is 32 hex digits"))
 }
 
 /// A hash by its name, or by the first word of it.
