@@ -288,19 +288,51 @@ class _Walk:
         groups: dict[Any, list[Slice]] = {}
         for part in self.flat.slices:
             if part.nbytes > 0:
-                groups.setdefault(_storage(part.source), []).append(part)
+                groups.setdefault((_storage(part.source), part.dtype), []).append(part)
         gone: set[int] = set()
         for members in groups.values():
-            kept: list[Slice] = []
-            for part in sorted(members, key=lambda part: -part.nbytes):
-                found = next((alias for base in kept if (alias := _alias(part, base)) is not None), None)
-                if found is None:
-                    kept.append(part)
-                else:
-                    self.flat.aliases[part.name] = found
+            if len(members) > 1:
+                for part, alias in _aliases(members):
+                    self.flat.aliases[part.name] = alias
                     gone.add(id(part))
         if gone:
             self.flat.slices = [part for part in self.flat.slices if id(part) not in gone]
+
+
+def _aliases(members: list[Slice]) -> Iterator[tuple[Slice, Alias]]:
+    """Find those of one storage and dtype that another of them has in its memory.
+
+    Whatever has all of a tensor begins where that does, or before. So in the order of their first elements,
+    of those that others can lie in the one that reaches furthest is enough to ask.
+    """
+    same: dict[Any, Slice] = {}
+    furthest: Slice | None = None
+    end = -1
+    for part in sorted(members, key=_order):
+        first, strides = _strides(part.source)
+        key = (first, strides, tuple(part.source.shape), part.shape, part.offsets, part.lengths)
+        bases = [base for base in (same.get(key), furthest) if base is not None]
+        found = next((alias for base in bases if (alias := _alias(part, base)) is not None), None)
+        if found is not None:
+            yield part, found
+            continue
+        same[key] = part
+        if _is_base(part) and first + _count(part.source) > end:
+            furthest, end = part, first + _count(part.source)
+
+
+def _order(part: Slice) -> tuple[int, bool, int]:
+    """Those that others can lie in before those that cannot, the largest of them first."""
+    return _strides(part.source)[0], not _is_base(part), -part.nbytes
+
+
+def _is_base(part: Slice) -> bool:
+    """Say whether all of its memory is its elements in their order, so that others can lie in it."""
+    return part.is_whole and part.dtype != "F4" and list(_strides(part.source)[1]) == _dense(part.shape)
+
+
+def _count(source: Any) -> int:
+    return int(source.size if is_array(source) else source.numel())
 
 
 def local_box(value: Any, path: str) -> tuple[tuple[int, ...], Any]:
@@ -363,24 +395,18 @@ def _strides(source: Any) -> tuple[int, tuple[int, ...]]:
 
 def _alias(part: Slice, base: Slice) -> Alias | None:
     """How `part` is seen in the memory of `base`, if it is."""
-    if part.dtype != base.dtype:
-        return None
     first, strides = _strides(part.source)
     of, base_strides = _strides(base.source)
     shape = tuple(part.source.shape)
     is_same = (first, shape, strides) == (of, tuple(base.source.shape), base_strides)
     if is_same and (part.shape, part.offsets, part.lengths) == (base.shape, base.offsets, base.lengths):
         return base.name, part.dtype, 0, list(part.shape), _dense(part.shape)
-    if (
-        part.dtype == "F4"
-        or not (part.is_whole and base.is_whole)
-        or list(base_strides) != _dense(base.shape)
-    ):
+    if part.dtype == "F4" or not part.is_whole or not _is_base(base):
         return None
     if first < of or any(stride < 0 for stride in strides):
         return None
     last = first - of + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    if last >= base.source.size if is_array(base.source) else last >= base.source.numel():
+    if last >= _count(base.source):
         return None
     return base.name, part.dtype, first - of, list(shape), list(strides)
 
