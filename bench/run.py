@@ -1,10 +1,10 @@
 """Side-by-side benchmarks: `python bench/run.py SUITE [--runs 5] [--json FILE]`; `setup` makes what they
 need.
 
-Suites: disk, get, put, cache, small, memory, images, stream, tokens, stores-stream, pack, load, ckpt, or
-`all`. Tables go to stdout as Markdown, progress to stderr, every single round into the JSON file. Servers
-listen on loopback only; data lies on tmpfs unless the disk is the subject. See docs/benchmarks.md for the
-method.
+Suites: disk, get, put, cache, small, memory, images, stream, tokens, stores-stream, pack, load, ckpt,
+ckpt-far, or `all`. Tables go to stdout as Markdown, progress to stderr, every single round into the JSON
+file. Servers listen on loopback only; data lies on tmpfs unless the disk is the subject. See
+docs/benchmarks.md for the method.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from harness import machine, tools
 from harness.rounds import talk
 
 SUITES = ["disk", "get", "put", "cache", "small", "memory", "images"]
-SUITES += ["stream", "tokens", "stores-stream", "pack", "load", "ckpt"]
+SUITES += ["stream", "tokens", "stores-stream", "pack", "load", "ckpt", "ckpt-far"]
 TMPFS = Path("/dev/shm")
 
 

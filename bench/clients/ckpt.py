@@ -161,6 +161,38 @@ def save_forebay_incremental(job):
     return forebay_saver(job, change, incremental=True)
 
 
+def weights(job):
+    """Tensors of bf16 alone."""
+    import torch
+
+    torch.manual_seed(7)
+    count = job["bytes"] // 2 // (WIDTH * WIDTH)
+    job["bytes"] = count * 2 * WIDTH * WIDTH
+    return {
+        f"{number}.weight": (torch.randn(WIDTH, WIDTH) * 0.02).to(torch.bfloat16) for number in range(count)
+    }
+
+
+def save_far(job, **options):
+    import forebay
+
+    tensors = weights(job)
+    ckpt = forebay.Checkpointer(f"{job['url']}-{os.getpid()}", rank=0, world=1, keep_last=1, **options)
+    atexit.register(ckpt.close)
+    count = iter(range(1 << 30))
+
+    def once():
+        began = time.perf_counter()
+        ckpt.save(next(count), tensors).wait()
+        return time.perf_counter() - began
+
+    return once
+
+
+def save_far_compressed(job):
+    return save_far(job, compress="auto")
+
+
 def save_safetensors(job):
     from safetensors.torch import save_file
 
