@@ -140,6 +140,13 @@ def test_what_cannot_be_is_said_before_anything_is_read(file: Path, tmp_path: Pa
         forebay.load(file, framework="jax")  # type: ignore[arg-type]
 
 
+def test_what_only_gpus_can_do_is_not_passed_over(file: Path) -> None:
+    for gds, words in (("require", "is for GPUs"), ("requier", "unknown policy gds='requier'")):
+        with pytest.raises(forebay.InvalidInputError, match=words):
+            forebay.load(file, framework="numpy", gds=gds)  # type: ignore[arg-type]
+    assert_equal(forebay.load(file, framework="numpy", gds="prefer"), arrays())
+
+
 def test_types_that_numpy_has_not_come_as_bits(tmp_path: Path) -> None:
     header = {"b": tensor("BF16", [2], 0, 4), "f": tensor("F8_E4M3", [2], 4, 6)}
     path = raw(tmp_path / "m.safetensors", header, bytes(range(6)))

@@ -206,7 +206,10 @@ def load_from(
 ) -> list[Weights]:
     """Load what is wanted of an open source to each of the devices named."""
     is_host = names in (["cpu"], ["host"])
-    if is_host and options.get("gds") == "require":
+    gds = options.get("gds") or "off"
+    if gds not in {"off", "prefer", "require"}:
+        raise InvalidInputError(f"unknown policy gds='{gds}'; one of: require, prefer, off")
+    if is_host and gds == "require":
         raise InvalidInputError("gds='require' is for GPUs, and these tensors go to the memory of the host")
     convert, known = (framework_of if is_host else device_framework_of)(framework)
     # Before anything is read: a tensor that cannot be shown is an error that names it.
