@@ -46,6 +46,8 @@ pub enum AccessOp {
     Rewrap,
     /// A checkpoint is about to be removed.
     Gc,
+    /// A checkpoint is about to be copied to another place.
+    Copy,
 }
 
 /// One line.

@@ -2,20 +2,22 @@
 //!
 //! Nothing before the publication is visible to anybody, and nothing after it matters: a process that dies leaves the checkpoint or none.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use forebay_core::{Error, ErrorKind, Ledger, Result, Retry};
 use forebay_io::Buf;
-use forebay_store::{Entry as Row, ListOptions, PutMode, PutOptions, StoreExt};
+use forebay_store::{PutMode, PutOptions, StoreExt};
+use futures::FutureExt;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::access_log::AccessOp;
 use crate::entry::Entry;
 use crate::failed;
-use crate::index::{self, Found, IndexHead};
+use crate::index::{self, IndexHead, PartEntries};
+use crate::list;
 use crate::manifest::{BaseRow, FileRow, Manifest, Publish};
-use crate::names::{Piece, attempt_key, manifest_key, parse_piece_key, piece_key};
+use crate::names::{Attempt, Piece, manifest_key, piece_key};
 use crate::open::{Part, read_manifest};
 use crate::part::PayloadRow;
 use crate::pin;
@@ -36,7 +38,7 @@ pub struct Committed {
 }
 
 /// What lies in the folder of an attempt, with sizes.
-type There = HashMap<Piece, u64>;
+type There = list::Pieces;
 
 impl Save {
     /// Publish the checkpoint once all ranks have saved; waits for them that long.
@@ -80,7 +82,7 @@ impl Save {
     async fn publish(&self, metadata: Value, wait: Duration) -> Result<Committed> {
         let there = self.wait_for_parts(wait).await?;
         let parts = self.open_parts(&there).await?;
-        let payloads = self.check_payloads(&parts, &there)?;
+        let payloads = self.check_payloads(&parts, &there).await?;
         let mut ledger = Ledger::default();
         let index = self.put_index(&parts, &mut ledger).await?;
         for part in &parts {
@@ -153,22 +155,11 @@ impl Save {
     }
 
     async fn list_attempt(&self) -> Result<There> {
-        let folder = attempt_key(self.options.step, self.options.attempt);
-        let mut rows = self.source.store.list(&folder, ListOptions { recursive: false });
-        let mut there = There::new();
-        while let Some(row) = rows.next().await {
-            match row {
-                Ok(Row::Object(meta)) => {
-                    if let Some((_, _, piece)) = parse_piece_key(&meta.key) {
-                        there.insert(piece, meta.size);
-                    }
-                }
-                Ok(Row::Prefix(_)) => {}
-                Err(error) if error.kind() == ErrorKind::NotFound => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(there)
+        self.list_folder(self.options.step, self.options.attempt).await
+    }
+
+    async fn list_folder(&self, step: u64, attempt: Attempt) -> Result<There> {
+        list::pieces(&self.source, step, attempt).await
     }
 
     async fn open_parts(&self, there: &There) -> Result<Vec<Part>> {
@@ -194,48 +185,53 @@ impl Save {
         parts.buffered(PARTS_AT_ONCE).try_collect().await
     }
 
-    /// Every payload that parts name: those of this attempt are there with their length, others are among those of the base.
-    fn check_payloads(&self, parts: &[Part], there: &There) -> Result<Vec<PayloadRow>> {
+    /// Every payload that parts name: each is there with its length, and those of other attempts are among those of the base.
+    async fn check_payloads(&self, parts: &[Part], there: &There) -> Result<Vec<PayloadRow>> {
         let mut payloads = BTreeMap::new();
-        let own = (self.options.step, self.options.attempt);
         for part in parts {
             for row in &part.head.payloads {
-                let is_there = if (row.step, row.attempt) == own {
-                    there.get(&Piece::Payload(row.rank, row.form)) == Some(&row.bytes)
-                } else {
-                    self.base
-                        .as_ref()
-                        .is_some_and(|base| base.checkpoint.manifest().names(row))
-                };
-                if !is_there {
-                    let message = format!(
-                        "rank {} names {}, which is not there or has another length",
-                        part.head.rank,
-                        row.key()
-                    );
-                    return Err(
-                        Error::new(ErrorKind::Corrupt, "commit", message).at(self.source.store.location())
-                    );
-                }
-                payloads.insert(row.order(), *row);
+                payloads.insert(row.order(), (*row, part.head.rank));
             }
         }
-        Ok(payloads.into_values().collect())
+        let own = (self.options.step, self.options.attempt);
+        let attempts: BTreeSet<_> = payloads
+            .keys()
+            .map(|(step, attempt, _)| (*step, *attempt))
+            .collect();
+        let mut folders = HashMap::new();
+        for (step, attempt) in attempts.into_iter().filter(|which| *which != own) {
+            folders.insert((step, attempt), self.list_folder(step, attempt).await?);
+        }
+        let base = self.base.as_ref().map(|base| base.checkpoint.manifest());
+        for (row, rank) in payloads.values() {
+            let which = (row.step, row.attempt);
+            let folder = if which == own {
+                Some(there)
+            } else {
+                folders.get(&which)
+            };
+            let found = folder.and_then(|folder| folder.get(&Piece::Payload(row.rank, row.form)));
+            let is_known = which == own || base.is_some_and(|base| base.names(row));
+            if found != Some(&row.bytes) || !is_known {
+                let message = format!(
+                    "rank {rank} names {}, which is not there or has another length",
+                    row.key()
+                );
+                return Err(
+                    Error::new(ErrorKind::Corrupt, "commit", message).at(self.source.store.location())
+                );
+            }
+        }
+        Ok(payloads.into_values().map(|(row, _)| row).collect())
     }
 
     async fn put_index(&self, parts: &[Part], ledger: &mut Ledger) -> Result<Option<FileRow>> {
         if !self.options.with_index {
             return Ok(None);
         }
-        let mut found = Vec::new();
-        for part in parts {
-            let rank = part.head.rank;
-            let mut keep = |entry: Entry| {
-                found.push(Found { rank, entry });
-                Ok(())
-            };
-            part.file.scan(&part.head.entries, &mut keep).await?;
-        }
+        let scans: Vec<_> = parts.iter().map(|part| entries_of(part).boxed()).collect();
+        let scans = stream::iter(scans).buffered(PARTS_AT_ONCE);
+        let entries: Vec<PartEntries> = scans.try_collect().await?;
         let options = &self.options;
         let head = IndexHead {
             step: options.step,
@@ -244,10 +240,10 @@ impl Save {
             chunk_bytes: options.chunk_bytes,
             entries: Root::default(),
         };
-        let encoding = tokio::task::spawn_blocking(move || index::encode(head, found));
+        let encoding = tokio::task::spawn_blocking(move || index::encode(head, &entries));
         let index = encoding.await.map_err(|error| {
             Error::new(ErrorKind::Internal, "commit", "making the index was broken off").with_source(error)
-        })?;
+        })??;
         let key = piece_key(options.step, options.attempt, Piece::Index);
         let how = self.put_options();
         let put = self.source.store.put_bytes(&key, &index.bytes, &how);
@@ -364,4 +360,14 @@ impl Save {
         let message = format!("another attempt has published step {} first", self.options.step);
         Error::new(ErrorKind::AlreadyExists, "commit", message).at(self.source.store.location())
     }
+}
+
+async fn entries_of(part: &Part) -> Result<PartEntries> {
+    let mut entries = PartEntries::new(part.head.rank);
+    let mut keep = |entry: Entry| {
+        entries.push(&entry);
+        Ok(())
+    };
+    part.file.scan(&part.head.entries, &mut keep).await?;
+    Ok(entries)
 }

@@ -7,6 +7,8 @@
 //!
 //! The order is what makes it safe beside running saves and across power failures; `docs/formats/checkpoint.md` says why.
 
+mod lease;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +18,19 @@ use forebay_store::{Context, Entry as Row, ListOptions, PutOptions, Store, Store
 use futures::StreamExt;
 use serde::Serialize;
 
+use self::lease::GcLease;
+use crate::access_log::{AccessLog, AccessOp};
 use crate::list::{self, Names};
 use crate::manifest::Manifest;
 use crate::names::{Attempt, LAST_GC, Piece, STEPS, gone_key, manifest_key, parse_piece_key};
 use crate::pages::Source;
-use crate::pin::{self, PIN_AGE_MAX, Pin};
+use crate::pin::{self, Found, PIN_AGE_MAX};
 use crate::retention::{Retention, StepState, Verdict};
 
 /// What is to be kept.
 #[derive(Debug, Clone)]
 pub struct GcOptions {
-    /// Keep that many of the newest; all when there is no number.
+    /// Keep that many of those committed last; all when there is no number.
     pub keep_last: Option<usize>,
     /// Beside them, keep every step that is a multiple of this.
     pub keep_every: Option<u64>,
@@ -34,10 +38,14 @@ pub struct GcOptions {
     pub age_max: Option<Duration>,
     /// Remove these steps, whatever else is said.
     pub remove: Vec<u64>,
+    /// Remove these attempts at steps, whatever else is said; not another that has replaced one meanwhile.
+    pub remove_attempts: Vec<(u64, Attempt)>,
     /// Pins older than this are of processes that died.
     pub pin_age_max: Duration,
     /// Only say what would go.
     pub is_dry_run: bool,
+    /// Each checkpoint that goes is noted there first.
+    pub access_log: Option<AccessLog>,
 }
 
 impl Default for GcOptions {
@@ -47,8 +55,10 @@ impl Default for GcOptions {
             keep_every: None,
             age_max: None,
             remove: Vec::new(),
+            remove_attempts: Vec::new(),
             pin_age_max: PIN_AGE_MAX,
             is_dry_run: false,
+            access_log: None,
         }
     }
 }
@@ -91,53 +101,26 @@ pub async fn gc(store: Arc<dyn Store>, context: &Context, options: &GcOptions) -
         context,
         checks,
     };
-    if options.is_dry_run {
-        return Gc {
-            source: &source,
-            options,
-        }
-        .run()
-        .await;
-    }
-    let id = source
-        .context
-        .seed()
-        .derive(source.context.clock().unix().as_nanos() as u64)
-        .0;
-    let pin = Pin::new(&source.context, 0);
-    let own = pin::put_gc(&*source.store, &pin, id).await?;
-    let done = match alone(&source, &own, options.pin_age_max).await {
-        Ok(()) => {
-            Gc {
-                source: &source,
-                options,
-            }
-            .run()
-            .await
-        }
-        Err(error) => Err(error),
+    let mut job = Gc {
+        source: &source,
+        options,
+        lease: None,
     };
-    source.store.delete(&own).await?;
-    done
-}
-
-/// Refuse to work beside another gc.
-async fn alone(source: &Source, own: &Key, age_max: Duration) -> Result<()> {
-    let now = source.context.clock().unix();
-    for found in pin::list(&source.store, &source.context).await? {
-        if found.key != *own && found.is_gc_at_work(now, age_max) {
-            let message = format!("another gc is at work here, on {:?}", found.pin.host);
-            return Err(Error::new(ErrorKind::AlreadyExists, "gc", message)
-                .at(source.store.location())
-                .with_hint("when it is not, remove its pin below pins/"));
-        }
+    if options.is_dry_run {
+        return job.run().await;
     }
-    Ok(())
+    let lease = GcLease::take(&source, options.pin_age_max).await?;
+    job.lease = Some(&lease);
+    let done = job.run().await;
+    lease.release().await?;
+    done
 }
 
 struct Gc<'a> {
     source: &'a Source,
     options: &'a GcOptions,
+    /// None for a dry run.
+    lease: Option<&'a GcLease>,
 }
 
 /// What pins say.
@@ -148,11 +131,31 @@ struct Pinned {
     /// Steps that are being saved.
     steps: HashSet<u64>,
     /// Pins of dead processes.
-    expired: Vec<Key>,
+    expired: Vec<Found>,
     shown: Vec<String>,
 }
 
 impl Gc<'_> {
+    /// Fail when others may take this gc for dead by now.
+    fn check(&self) -> Result<()> {
+        self.lease.map_or(Ok(()), GcLease::check)
+    }
+
+    /// Say in the log that a checkpoint goes, where there is to be one.
+    async fn note(&self, step: u64, attempt: Attempt) -> Result<()> {
+        let Some(log) = &self.options.access_log else {
+            return Ok(());
+        };
+        let Source { store, context, .. } = self.source;
+        log.note(context, &**store, AccessOp::Gc, (step, Some(attempt)))
+            .await
+    }
+
+    async fn delete(&self, key: &Key) -> Result<()> {
+        self.check()?;
+        self.source.store.delete(key).await
+    }
+
     async fn run(&self) -> Result<Collected> {
         let store = &*self.source.store;
         let candidates = self.candidates().await?;
@@ -162,6 +165,8 @@ impl Gc<'_> {
         let mut done = Collected::default();
         for (step, attempt) in &going {
             if !self.options.is_dry_run {
+                self.note(*step, *attempt).await?;
+                self.check()?;
                 store
                     .put_bytes(&gone_key(*step, *attempt), b"", &PutOptions::default())
                     .await?;
@@ -181,7 +186,7 @@ impl Gc<'_> {
             done.objects += 1;
             done.bytes += candidate.bytes;
             if !self.options.is_dry_run {
-                store.delete(&candidate.key).await?;
+                self.delete(&candidate.key).await?;
             }
         }
         if !self.options.is_dry_run {
@@ -249,21 +254,27 @@ impl Gc<'_> {
             age_max: self.options.age_max,
         };
         let verdicts = retention.plan(&states, self.source.context.clock().unix());
-        let is_going =
-            |verdict: Verdict, step: u64| verdict == Verdict::Remove || self.options.remove.contains(&step);
+        let GcOptions {
+            remove,
+            remove_attempts,
+            ..
+        } = self.options;
+        let is_going = |verdict: Verdict, which: (u64, Attempt)| {
+            verdict == Verdict::Remove || remove.contains(&which.0) || remove_attempts.contains(&which)
+        };
         let going = visible.iter().zip(verdicts);
-        let going = going.filter(|(manifest, verdict)| is_going(*verdict, manifest.step));
-        going
-            .map(|(manifest, _)| (manifest.step, manifest.attempt))
-            .collect()
+        let going = going.map(|(manifest, verdict)| ((manifest.step, manifest.attempt), verdict));
+        let going = going.filter(|(which, verdict)| is_going(*verdict, *which));
+        going.map(|(which, _)| which).collect()
     }
 
     async fn pinned(&self) -> Result<Pinned> {
         let now = self.source.context.clock().unix();
         let mut pinned = Pinned::default();
         for found in pin::list(&self.source.store, &self.source.context).await? {
-            if found.pin.is_expired(now, self.options.pin_age_max) {
-                pinned.expired.push(found.key);
+            // Whoever saved is dead: nobody else commits that attempt.
+            if found.pin.is_expired(now, self.options.pin_age_max) || found.pin.is_of_the_dead() {
+                pinned.expired.push(found);
                 continue;
             }
             if let Some((step, attempt)) = found.pin.save {
@@ -282,7 +293,8 @@ impl Gc<'_> {
         Ok(pinned)
     }
 
-    /// Delete the manifests of what is gone, and make that durable.
+    /// Delete the manifests of what is gone, and make that durable. Each is looked at again, after pins were read: a save that has replaced it since it was read
+    /// first had its pin then, or was through before; one that begins later sees the mark and fails.
     async fn delete_manifests(
         &self,
         gone: &BTreeSet<(u64, Attempt)>,
@@ -302,8 +314,8 @@ impl Gc<'_> {
                 None => true,
             };
             // A save of the same step may be about to replace it.
-            if is_gone && !pinned.steps.contains(step) {
-                self.source.store.delete(&manifest_key(*step)).await?;
+            if is_gone && !pinned.steps.contains(step) && self.is_unchanged(*step, manifest.as_ref()).await? {
+                self.delete(&manifest_key(*step)).await?;
                 any = true;
             }
         }
@@ -320,6 +332,19 @@ impl Gc<'_> {
                 .await?;
         }
         Ok(())
+    }
+
+    /// Whether the manifest of a step is the one that was read before, or still none that can be read.
+    async fn is_unchanged(&self, step: u64, before: Option<&Manifest>) -> Result<bool> {
+        let attempt_of = |manifest: &Manifest| manifest.attempt;
+        match crate::open::read_manifest(self.source, step).await {
+            Ok(Some((now, _))) => Ok(before.map(attempt_of) == Some(now.attempt)),
+            Ok(None) => Ok(false),
+            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+                Ok(before.is_none())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Manifests that are left, those that were published meanwhile included.
@@ -356,7 +381,6 @@ impl Gc<'_> {
         left: &[Manifest],
         pinned: &Pinned,
     ) -> Result<()> {
-        let store = &*self.source.store;
         for (step, attempt) in gone {
             let is_left = left.iter().any(|manifest| manifest.attempt == *attempt);
             // While its manifest is there, the mark is what hides it.
@@ -365,11 +389,15 @@ impl Gc<'_> {
                 Err(_) => true,
             };
             if !is_left && !is_there {
-                store.delete(&gone_key(*step, *attempt)).await?;
+                self.delete(&gone_key(*step, *attempt)).await?;
             }
         }
-        for key in &pinned.expired {
-            store.delete(key).await?;
+        for Found { key, pin } in &pinned.expired {
+            // A drain has one name for its pin, and another may have taken it over.
+            let there = pin::read(&self.source.store, &self.source.context, key).await?;
+            if there.as_ref() == Some(pin) {
+                self.delete(key).await?;
+            }
         }
         Ok(())
     }

@@ -1,5 +1,8 @@
 //! The index of a checkpoint: entries of all parts in one tree, so that a tensor is found without opening every part. Pure bytes.
 
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
 use forebay_core::Result;
 
 use crate::entry::Entry;
@@ -90,25 +93,92 @@ pub(crate) struct IndexBytes {
     pub(crate) head_bytes: u32,
 }
 
-/// Write the index of these entries, in any order. `head.entries` is filled in.
-pub(crate) fn encode(mut head: IndexHead, mut found: Vec<Found>) -> IndexBytes {
-    found.sort_unstable_by(|a, b| a.order().cmp(&b.order()));
+/// Entries of a part as they lie in it, in their order, one after the other: a tenth of the memory that they take as entries.
+#[derive(Debug, Default)]
+pub(crate) struct PartEntries {
+    rank: u32,
+    entries: u64,
+    bytes: Vec<u8>,
+}
+
+impl PartEntries {
+    pub(crate) fn new(rank: u32) -> Self {
+        Self {
+            rank,
+            ..Self::default()
+        }
+    }
+
+    /// Add the next one.
+    pub(crate) fn push(&mut self, entry: &Entry) {
+        entry.put(&mut self.bytes);
+        self.entries += 1;
+    }
+}
+
+/// The next entry of a part that is merged with others; those that come first are greater, as heaps want it.
+struct Head<'a> {
+    found: Found,
+    left: u64,
+    rest: Cursor<'a>,
+}
+
+impl<'a> Head<'a> {
+    fn of(rank: u32, left: u64, mut rest: Cursor<'a>) -> Result<Option<Self>> {
+        let Some(left) = left.checked_sub(1) else {
+            return Ok(None);
+        };
+        let entry = Entry::take(&mut rest)?;
+        let found = Found { rank, entry };
+        Ok(Some(Self { found, left, rest }))
+    }
+}
+
+impl Ord for Head<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.found.order().cmp(&self.found.order())
+    }
+}
+
+impl PartialOrd for Head<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Head<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Head<'_> {}
+
+/// Write the index of the entries of all parts, merging them. `head.entries` is filled in.
+pub(crate) fn encode(mut head: IndexHead, parts: &[PartEntries]) -> Result<IndexBytes> {
+    let mut heads = BinaryHeap::new();
+    for part in parts {
+        let rest = cursor(&part.bytes, "entries");
+        heads.extend(Head::of(part.rank, part.entries, rest)?);
+    }
     let mut bytes = Vec::new();
     let mut tree = NamedBuilder::new(&mut bytes, Kind::Index);
     let mut record = Vec::new();
-    for Found { rank, entry } in &found {
+    while let Some(Head { found, left, rest }) = heads.pop() {
+        let Found { rank, entry } = found;
         record.clear();
-        record.put_varint(u64::from(*rank));
+        record.put_varint(u64::from(rank));
         entry.put(&mut record);
         tree.push(&entry.name, &record);
+        heads.extend(Head::of(rank, left, rest)?);
     }
     head.entries = tree.finish();
     let mut head_bytes = Vec::new();
     head.put(&mut head_bytes);
     let (hash, head_bytes) = put_trailer(&mut bytes, &head_bytes);
-    IndexBytes {
+    Ok(IndexBytes {
         bytes,
         hash,
         head_bytes,
-    }
+    })
 }

@@ -78,7 +78,7 @@ pub use seal::{KeyWrap, Keys, Rewrapped, rewrap};
 pub use sign::{PublicKey, SigningKey};
 pub use tiers::{
     BYTES_PER_SECOND_MIN, DrainEvent, DrainOptions, DrainReport, DrainState, Drained, Drainer,
-    DrainerOptions, NotFrom, OpenedFrom, Passed, Placed, TIERS_MAX, Tier, Tiered, Tiers, drain,
+    DrainerOptions, NotFrom, OpenedFrom, Passed, Placed, Reading, TIERS_MAX, Tier, Tiered, Tiers, drain,
 };
 pub use value::{Array, DEPTH_MAX, DIMS_MAX, Named, VALUE_BYTES_MAX, Value};
 pub use verify::{DAMAGES_KEPT_MAX, Damage, Verified, verify};

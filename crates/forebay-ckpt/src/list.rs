@@ -1,6 +1,6 @@
 //! Which checkpoints there are.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Key, Ledger, Result};
@@ -8,7 +8,9 @@ use forebay_store::{Context, Entry as Row, ListOptions, Store};
 use futures::stream::{self, StreamExt};
 
 use crate::manifest::Manifest;
-use crate::names::{Attempt, MANIFESTS, ManifestName, gone_key, parse_manifest_name};
+use crate::names::{
+    Attempt, MANIFESTS, ManifestName, Piece, attempt_key, gone_key, parse_manifest_name, parse_piece_key,
+};
 use crate::open::{Checkpoint, read_manifest};
 use crate::pages::Source;
 
@@ -31,6 +33,14 @@ pub(crate) struct Names {
     pub(crate) steps: Vec<u64>,
     /// Attempts that are no longer checkpoints.
     pub(crate) gone: HashSet<(u64, Attempt)>,
+}
+
+impl Names {
+    /// An attempt at a step that is declared gone and not yet removed.
+    pub(crate) fn gone_of(&self, step: u64) -> Option<Attempt> {
+        let of_step = self.gone.iter().find(|(of, _)| *of == step);
+        of_step.map(|(_, attempt)| *attempt)
+    }
 }
 
 pub(crate) async fn names(source: &Source) -> Result<Names> {
@@ -66,11 +76,7 @@ pub(crate) async fn find_gone(source: &Source, step: u64, attempt: Attempt) -> R
 
 /// An attempt at a step that is declared gone and not yet removed.
 pub(crate) async fn gone_of_step(source: &Source, step: u64) -> Result<Option<Attempt>> {
-    let gone = names(source).await?.gone;
-    Ok(gone
-        .into_iter()
-        .find(|(of, _)| *of == step)
-        .map(|(_, attempt)| attempt))
+    Ok(names(source).await?.gone_of(step))
 }
 
 /// Manifests of all steps, those that are gone left out; ascending.
@@ -165,4 +171,27 @@ pub(crate) async fn newest_with(source: Source) -> Result<(Option<Checkpoint>, V
         }
     }
     Ok((None, damaged))
+}
+
+/// What lies in the folder of an attempt, with sizes.
+pub(crate) type Pieces = HashMap<Piece, u64>;
+
+/// The objects of an attempt.
+pub(crate) async fn pieces(source: &Source, step: u64, attempt: Attempt) -> Result<Pieces> {
+    let folder = attempt_key(step, attempt);
+    let mut rows = source.store.list(&folder, ListOptions { recursive: false });
+    let mut there = Pieces::new();
+    while let Some(row) = rows.next().await {
+        match row {
+            Ok(Row::Object(meta)) => {
+                if let Some((_, _, piece)) = parse_piece_key(&meta.key) {
+                    there.insert(piece, meta.size);
+                }
+            }
+            Ok(Row::Prefix(_)) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(there)
 }

@@ -1,10 +1,10 @@
 //! An open checkpoint: its manifest, and whatever of its parts and index was needed so far.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use forebay_core::{Error, ErrorKind, Key, Ledger, Result, Span};
+use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Result, Span};
 use forebay_store::{Context, ReadOptions, Store, StoreExt};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::OnceCell;
@@ -145,6 +145,8 @@ struct Access {
     /// What the keys opened.
     opener: OnceCell<Arc<Opener>>,
     log: Option<AccessLog>,
+    /// Set once the log has it.
+    noted: Arc<OnceCell<()>>,
     /// Ranks whose parts probably have what is wanted.
     nearby: Range<u32>,
 }
@@ -155,6 +157,8 @@ struct Inner {
     manifest: Manifest,
     parts: Vec<OnceCell<Arc<Part>>>,
     index: OnceCell<Option<Index>>,
+    /// Why the index is not used any more: parts say the same.
+    index_lost: OnceLock<String>,
     ledger: Ledger,
 }
 
@@ -191,6 +195,7 @@ impl Checkpoint {
             manifest,
             parts,
             index: OnceCell::new(),
+            index_lost: OnceLock::new(),
             ledger,
         };
         Self(Arc::new(inner), Arc::default())
@@ -225,9 +230,12 @@ impl Checkpoint {
         self.with_access(|access| access.nearby = nearby)
     }
 
-    /// The same checkpoint, every load of which is noted there first.
+    /// The same checkpoint, which notes there that it is loaded before the first tensor is read through it: once, in however many pieces it is read.
     pub fn with_access_log(&self, log: AccessLog) -> Self {
-        self.with_access(|access| access.log = Some(log))
+        self.with_access(|access| {
+            access.log = Some(log);
+            access.noted = Arc::default();
+        })
     }
 
     /// Note a load, where that is asked for.
@@ -237,8 +245,8 @@ impl Checkpoint {
         };
         let Inner { source, manifest, .. } = &*self.0;
         let which = (manifest.step, Some(manifest.attempt));
-        log.note(&source.context, &*source.store, AccessOp::Load, which)
-            .await
+        let note = || log.note(&source.context, &*source.store, AccessOp::Load, which);
+        self.1.noted.get_or_try_init(note).await.copied()
     }
 
     /// The same checkpoint, if one of these keys has signed it; `PermissionDenied` otherwise, also where it is not signed at all.
@@ -281,6 +289,11 @@ impl Checkpoint {
         }
         if let Some(Some(index)) = self.0.index.get() {
             ledger.merge(&index.file.ledger());
+        }
+        if let Some(why) = self.0.index_lost.get() {
+            let path = ledger.paths.keys().next().copied().unwrap_or(DataPath::Memory);
+            let reason = format!("parts were gone through, since the index cannot be read: {why}");
+            ledger.record_downgrade(path, path, reason);
         }
         ledger
     }
@@ -341,6 +354,26 @@ impl Checkpoint {
         Ok(self.0.index.get_or_try_init(open).await?.as_ref())
     }
 
+    /// The index, unless there is none or it cannot be read: a checkpoint without it is as good.
+    async fn sound_index(&self) -> Result<Option<&Index>> {
+        if self.0.index_lost.get().is_some() {
+            return Ok(None);
+        }
+        Ok(self.unless_lost(self.index().await)?.flatten())
+    }
+
+    /// What was read by the index; none where that is damaged, which is noted, and nobody asks it again.
+    fn unless_lost<T>(&self, read: Result<T>) -> Result<Option<T>> {
+        match read {
+            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io) => {
+                tracing::warn!(%error, "the index of a checkpoint cannot be read, and its parts are gone through");
+                self.0.index_lost.get_or_init(|| error.to_string());
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
+    }
+
     /// The index as it lies in its object.
     pub(crate) async fn index_file(&self) -> Result<Option<(&PageFile, &IndexHead)>> {
         let index = self.index().await?;
@@ -349,8 +382,9 @@ impl Checkpoint {
 
     /// All entries of a name, over all ranks: by the index where there is one, else part by part.
     pub async fn find(&self, name: &str) -> Result<Vec<Found>> {
-        if let Some(index) = self.index().await? {
-            let found: Vec<Found> = index.file.find(&index.head.entries, name).await?;
+        if let Some(index) = self.sound_index().await?
+            && let Some(found) = self.unless_lost(index.file.find(&index.head.entries, name).await)?
+        {
             return Ok(found);
         }
         self.find_in(0..self.0.manifest.world(), name).await
@@ -378,14 +412,16 @@ impl Checkpoint {
 
     /// Every entry, by name, offsets and rank.
     pub async fn entries(&self) -> Result<Vec<Found>> {
-        let mut all = Vec::new();
-        if let Some(index) = self.index().await? {
+        if let Some(index) = self.sound_index().await? {
+            let mut all = Vec::new();
             let mut keep = |found: Found| {
                 all.push(found);
                 Ok(())
             };
-            index.file.scan(&index.head.entries, &mut keep).await?;
-            return Ok(all);
+            let scanned = index.file.scan(&index.head.entries, &mut keep).await;
+            if self.unless_lost(scanned)?.is_some() {
+                return Ok(all);
+            }
         }
         self.entries_of_parts().await
     }

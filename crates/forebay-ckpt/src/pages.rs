@@ -157,6 +157,8 @@ impl PageFile {
         let (buf, ledger) = read.map_err(|error| match error.kind() {
             // The store's word for a range beyond the end.
             ErrorKind::InvalidInput => cut_off().with_source(error),
+            // Who asks for a tensor that is not there is told the same word, and goes nowhere else for it.
+            ErrorKind::NotFound => corrupt("the checkpoint names it, and it is not there").with_source(error),
             _ => error,
         })?;
         self.ledger

@@ -1,7 +1,10 @@
 //! Which checkpoints of a tier stay and which go: a pure function from what is there to a verdict for each.
 //!
-//! Rules keep; what no rule keeps, goes. Whatever the rules say, the newest whole checkpoint stays, and so does what the next tier does not have yet, unless
+//! Rules keep; what no rule keeps, goes. Whatever the rules say, the checkpoint that was committed last stays, and so does what the next tier does not have yet, unless
 //! the caller says otherwise. That payloads which a newer checkpoint references outlive their own step is gc's doing.
+//!
+//! *Last* is by the time of the commit, not by the number of the step: who went back to an earlier step and trains on from there saves lower numbers than those
+//! that are there already, and these saves are what is to be kept.
 
 use std::time::Duration;
 
@@ -15,7 +18,7 @@ mod tests;
 /// What is to be kept. Without `keep_last` and `age_max`, everything is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Retention {
-    /// Keep that many of the newest.
+    /// Keep that many of those committed last.
     pub keep_last: Option<usize>,
     /// Keep every step that is a multiple of this.
     pub keep_every: Option<u64>,
@@ -54,9 +57,9 @@ impl StepState {
 pub enum Kept {
     /// No rule says that anything goes.
     NoRule,
-    /// It is the newest that can be read.
+    /// Of those that can be read, it was committed last.
     Newest,
-    /// It is among the last.
+    /// It is among those committed last.
     Last,
     /// Its step is a multiple.
     Every,
@@ -85,13 +88,14 @@ impl Retention {
 
     /// A verdict for each of the steps, in their order, which need not ascend.
     pub fn plan(&self, steps: &[StepState], now: Duration) -> Vec<Verdict> {
-        let mut readable: Vec<u64> = steps
+        // The step decides where clocks do not tell them apart.
+        let order = |state: &StepState| (state.committed, state.step);
+        let mut readable: Vec<(Duration, u64)> = steps
             .iter()
             .filter(|state| state.is_readable)
-            .map(|state| state.step)
+            .map(order)
             .collect();
         readable.sort_unstable();
-        readable.dedup();
         let newest = readable.last().copied();
         let last_from = match self.keep_last {
             Some(count) => readable.get(readable.len().saturating_sub(count)).copied(),
@@ -104,9 +108,9 @@ impl Retention {
                 Verdict::Keep(Kept::Unreadable)
             } else if self.keeps_all() {
                 Verdict::Keep(Kept::NoRule)
-            } else if newest == Some(state.step) {
+            } else if newest == Some(order(state)) {
                 Verdict::Keep(Kept::Newest)
-            } else if last_from.is_some_and(|from| state.step >= from) {
+            } else if last_from.is_some_and(|from| order(state) >= from) {
                 Verdict::Keep(Kept::Last)
             } else if self.keep_every.is_some_and(is_multiple) {
                 Verdict::Keep(Kept::Every)

@@ -36,10 +36,9 @@ use crate::codec::Compress;
 use crate::entry::{Alias, SliceSpec};
 use crate::failed::{self, note_failure};
 use crate::hash::HashKind;
-use crate::list::gone_of_step;
+use crate::list;
 use crate::manifest::Publish;
-use crate::names::{Attempt, check_rank, pin_key};
-use crate::open::read_manifest;
+use crate::names::{Attempt, Piece, check_rank, pin_key};
 use crate::pages::Source;
 use crate::part::check_chunk_bytes;
 use crate::pin::{self, Pin};
@@ -50,7 +49,7 @@ use crate::value::Value;
 pub(crate) use base::Base;
 pub use rank::RankSaved;
 
-use base::open_base;
+use base::{open_base, wanted_base};
 use seal::Seal;
 
 /// Bytes of a chunk unless told otherwise: a hash every 4 MiB costs nothing, and a damaged byte makes little more to read again.
@@ -151,6 +150,7 @@ pub struct Save {
     pub(crate) options: SaveOptions,
     pub(crate) base: Option<Base>,
     full_because: Option<String>,
+    later_step: Option<u64>,
     seal: Option<Seal>,
     /// Mode for objects that are named by the attempt.
     pub(crate) file_mode: PutMode,
@@ -189,17 +189,21 @@ impl Save {
     async fn pin(source: &Source, options: &SaveOptions) -> Result<(Option<(u64, Attempt)>, Option<Seal>)> {
         options.check()?;
         let wanted = match options.base_step {
-            Some(step) => read_manifest(source, step)
-                .await?
-                .map(|(found, _)| (step, found.attempt)),
+            Some(step) => wanted_base(source, step).await?,
             None => None,
         };
         let seal = Seal::draw(options).await?;
+        let mode = check_unused(source, options).await?;
         let mut pin = Pin::new(&source.context, options.world);
         pin.keys = seal.as_ref().map(Seal::in_pin);
         pin.save = Some((options.step, options.attempt));
         pin.base = wanted;
-        pin::put_save(&*source.store, &pin).await?;
+        pin::put_save(&*source.store, &pin, mode)
+            .await
+            .map_err(|error| match error.kind() {
+                ErrorKind::AlreadyExists => used(source, options),
+                _ => error,
+            })?;
         Ok((wanted, seal))
     }
 
@@ -210,10 +214,20 @@ impl Save {
         seal: Option<Seal>,
     ) -> Result<Self> {
         let refuse = |kind, message: String| Error::new(kind, "save", message).at(source.store.location());
-        if let Some(gone) = gone_of_step(&source, options.step).await? {
+        let names = list::names(&source).await?;
+        if let Some(gone) = names.gone_of(options.step) {
             let message = format!("step {} is being removed (attempt {gone})", options.step);
             return Err(
                 refuse(ErrorKind::Precondition, message).with_hint("run gc to its end, or save another step")
+            );
+        }
+        let later_step = names.steps.last().copied().filter(|last| *last > options.step);
+        if let Some(later) = later_step {
+            let step = options.step;
+            tracing::warn!(
+                step,
+                later,
+                "there is a later step, which is what loading the newest gives"
             );
         }
         let there = source.store.head(&crate::names::manifest_key(options.step)).await;
@@ -243,6 +257,7 @@ impl Save {
             options,
             base,
             full_because,
+            later_step,
             seal,
             file_mode,
         })
@@ -298,6 +313,7 @@ impl Save {
             options,
             base,
             full_because,
+            later_step: None,
             seal,
             file_mode,
         })
@@ -311,6 +327,12 @@ impl Save {
     /// Why a full save is made although an incremental one was asked for.
     pub fn full_because(&self) -> Option<&str> {
         self.full_because.as_deref()
+    }
+
+    /// For the coordinator: a step above this one that has a manifest. Who went back to an earlier step and saves from there should know: loading the newest
+    /// gives that one.
+    pub fn later_step(&self) -> Option<u64> {
+        self.later_step
     }
 
     /// Save what one rank has: its payload, then its part. Durable when this returns, visible to nobody before the commit.
@@ -327,6 +349,13 @@ impl Save {
     /// Note that a rank cannot save: the others are told why, and need not wait for it.
     pub async fn fail(&self, rank: u32, error: &Error) {
         tell(&self.source, &self.options, rank, error).await;
+    }
+
+    /// Give up an attempt whose save was dropped half-way: the pin that it put goes.
+    pub async fn withdraw(store: &dyn Store, attempt: Attempt) {
+        if let Err(error) = store.delete(&pin_key(attempt)).await {
+            tracing::warn!(%error, "a pin stays until it expires");
+        }
     }
 
     /// True when the payload is one of chunks that are not stored as they are.
@@ -356,10 +385,33 @@ pub(crate) async fn tell(source: &Source, options: &SaveOptions, rank: u32, erro
     }
 }
 
-pub(crate) async fn remove_pin(source: &Source, attempt: Attempt) {
-    if let Err(error) = source.store.delete(&pin_key(attempt)).await {
-        tracing::warn!(%error, "a pin stays until it expires");
+/// Refuse an attempt that somebody has begun before: parts of that try would be taken for parts of this one. Gives how to put the pin.
+async fn check_unused(source: &Source, options: &SaveOptions) -> Result<PutMode> {
+    let SaveOptions { step, attempt, .. } = options;
+    let there = list::pieces(source, *step, *attempt).await?;
+    // A rank that is ahead may have noted that it cannot save: the commit tells of it.
+    if there.keys().any(|piece| !matches!(piece, Piece::Failed(_))) {
+        return Err(used(source, options));
     }
+    if source.store.capabilities().await?.put_if_absent.is_shown() {
+        return Ok(PutMode::IfAbsent);
+    }
+    match pin::of_attempt(&source.store, &source.context, *attempt).await? {
+        Some(_) => Err(used(source, options)),
+        None => Ok(PutMode::Replace),
+    }
+}
+
+fn used(source: &Source, options: &SaveOptions) -> Error {
+    let SaveOptions { step, attempt, .. } = options;
+    let message = format!("attempt {attempt} at step {step} was begun before");
+    Error::new(ErrorKind::Precondition, "save", message)
+        .at(source.store.location())
+        .with_hint("a run id must be new for each start of a job; gc removes what the one before left")
+}
+
+pub(crate) async fn remove_pin(source: &Source, attempt: Attempt) {
+    Save::withdraw(&*source.store, attempt).await;
 }
 
 /// Look again and again until there is something, or the time is over.

@@ -11,6 +11,7 @@ mod faults;
 mod gc;
 mod golden;
 mod golden_coded;
+pub(crate) mod hooked;
 mod incremental;
 mod round_trip;
 mod scale;

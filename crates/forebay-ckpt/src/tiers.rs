@@ -33,7 +33,7 @@ pub use drain::{BYTES_PER_SECOND_MIN, DrainEvent, DrainOptions, DrainReport, Dra
 pub use drainer::{DrainState, Drainer, DrainerOptions};
 #[cfg(test)]
 pub(crate) use lease::Lease;
-pub use open::{NotFrom, OpenedFrom, Tiered};
+pub use open::{NotFrom, OpenedFrom, Reading, Tiered};
 
 use crate::gc::{Collected, GcOptions, gc};
 use crate::list::{Listed, list};
@@ -89,8 +89,9 @@ pub struct Placed {
 /// The same checkpoints in several places, nearest first; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Tiers {
-    tiers: Arc<Vec<Tier>>,
+    places: Arc<Vec<Tier>>,
     context: Context,
+    reading: Arc<Reading>,
 }
 
 impl Tiers {
@@ -111,38 +112,54 @@ impl Tiers {
             }
         }
         Ok(Self {
-            tiers: Arc::new(tiers),
+            places: Arc::new(tiers),
             context: context.clone(),
+            reading: Arc::default(),
         })
+    }
+
+    /// With keys to read by, a rank to read for, and a log of it: whichever tier a checkpoint comes from.
+    pub fn reading(self, reading: Reading) -> Self {
+        Self {
+            reading: Arc::new(reading),
+            ..self
+        }
     }
 
     /// The tiers.
     pub fn tiers(&self) -> &[Tier] {
-        &self.tiers
+        &self.places
     }
 
     /// The store that saves go to.
     pub fn nearest(&self) -> Option<&Arc<dyn Store>> {
-        self.tiers.first().map(|tier| &tier.store)
+        self.places.first().map(|tier| &tier.store)
     }
 
-    /// Checkpoints of all tiers, by step. A tier that cannot be reached fails the listing, except beyond the first.
+    /// Checkpoints of all tiers, by step, and which tiers cannot be reached, be it the nearest: what the others have can be loaded all the same. Fails only when
+    /// none can be.
     pub async fn list(&self) -> Result<(Vec<Placed>, Vec<NotFrom>)> {
         let mut steps: BTreeMap<u64, BTreeMap<usize, Result<Manifest>>> = BTreeMap::new();
-        let mut unreachable = Vec::new();
-        for (number, tier) in self.tiers.iter().enumerate() {
+        let (mut unreachable, mut first_error) = (Vec::new(), None);
+        for (number, tier) in self.places.iter().enumerate() {
             match list(Arc::clone(&tier.store), &self.context).await {
                 Ok(listed) => {
                     for Listed { step, manifest } in listed {
                         steps.entry(step).or_default().insert(number, manifest);
                     }
                 }
-                Err(error) => unreachable.push(NotFrom {
-                    tier: tier.name.clone(),
-                    step: None,
-                    why: error.to_string(),
-                }),
+                Err(error) => {
+                    unreachable.push(NotFrom {
+                        tier: tier.name.clone(),
+                        step: None,
+                        why: error.to_string(),
+                    });
+                    first_error.get_or_insert(error);
+                }
             }
+        }
+        if let Some(error) = first_error.filter(|_| unreachable.len() == self.places.len()) {
+            return Err(error);
         }
         let placed = steps.into_iter().map(|(step, tiers)| Placed { step, tiers });
         Ok((placed.collect(), unreachable))
@@ -155,7 +172,8 @@ impl Tiers {
         tell: &(dyn Fn(DrainEvent) + Send + Sync),
     ) -> Result<DrainReport> {
         let mut report = DrainReport::default();
-        for pair in self.tiers.windows(2) {
+        let mut failed = None;
+        for pair in self.places.windows(2) {
             let [near, far] = pair else { continue };
             let options = DrainOptions {
                 retention: far.retention,
@@ -164,28 +182,40 @@ impl Tiers {
                 ..options.clone()
             };
             let (from, to) = (Arc::clone(&near.store), Arc::clone(&far.store));
-            report.merge(drain(from, to, &self.context, &options, tell).await?);
+            match drain(from, to, &self.context, &options, tell).await {
+                Ok(drained) => report.merge(drained),
+                // The pairs behind it have work of their own.
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
         }
-        Ok(report)
+        failed.map_or(Ok(report), Err)
     }
 
     /// Remove from each tier what its rules do not keep and the next tier has, or is not to have. With `is_forced`, what the next tier lacks, too.
     pub async fn collect(&self, is_forced: bool) -> Result<Vec<Collected>> {
-        let mut all = Vec::new();
-        for (number, tier) in self.tiers.iter().enumerate() {
-            let next = self.tiers.get(number + 1).filter(|_| !is_forced);
-            let remove = self.going(tier, next).await?;
-            let options = GcOptions {
-                remove,
-                ..GcOptions::default()
-            };
-            all.push(gc(Arc::clone(&tier.store), &self.context, &options).await?);
+        let (mut all, mut failed) = (Vec::new(), None);
+        for (number, tier) in self.places.iter().enumerate() {
+            let next = self.places.get(number + 1).filter(|_| !is_forced);
+            match self.collect_from(tier, next).await {
+                Ok(collected) => all.push(collected),
+                // A tier that fails does not keep the others from making room.
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
         }
-        Ok(all)
+        failed.map_or(Ok(all), Err)
     }
 
-    /// Steps that a tier is to remove.
-    async fn going(&self, tier: &Tier, next: Option<&Tier>) -> Result<Vec<u64>> {
+    async fn collect_from(&self, tier: &Tier, next: Option<&Tier>) -> Result<Collected> {
+        let options = GcOptions {
+            remove_attempts: self.going(tier, next).await?,
+            access_log: self.reading.access_log.clone(),
+            ..GcOptions::default()
+        };
+        gc(Arc::clone(&tier.store), &self.context, &options).await
+    }
+
+    /// Checkpoints that a tier is to remove.
+    async fn going(&self, tier: &Tier, next: Option<&Tier>) -> Result<Vec<(u64, Attempt)>> {
         if tier.retention.keeps_all() {
             return Ok(Vec::new());
         }
@@ -197,20 +227,27 @@ impl Tiers {
             attempts.push((manifest.step, manifest.attempt));
         }
         if let Some(next) = next {
-            let there = readable(&next.store, &self.context).await?;
+            let there = match readable(&next.store, &self.context).await {
+                Ok(there) => there,
+                Err(error) => {
+                    // What is to go there stays here; what is not may go.
+                    tracing::warn!(%error, tier = next.name, "nobody knows what the next tier has");
+                    BTreeMap::new()
+                }
+            };
             let there: BTreeMap<u64, Attempt> = there
                 .into_iter()
                 .map(|(step, manifest)| (step, manifest.attempt))
                 .collect();
             let wanted = next.retention.plan(&states, now);
-            for ((state, (step, attempt)), verdict) in states.iter_mut().zip(attempts).zip(wanted) {
-                state.is_drained = verdict == Verdict::Remove || there.get(&step) == Some(&attempt);
+            for ((state, (step, attempt)), verdict) in states.iter_mut().zip(&attempts).zip(wanted) {
+                state.is_drained = verdict == Verdict::Remove || there.get(step) == Some(attempt);
             }
         }
         let verdicts = tier.retention.plan(&states, now);
-        let going = states.iter().zip(verdicts);
+        let going = attempts.into_iter().zip(verdicts);
         let going = going.filter(|(_, verdict)| *verdict == Verdict::Remove);
-        Ok(going.map(|(state, _)| state.step).collect())
+        Ok(going.map(|(which, _)| which).collect())
     }
 }
 

@@ -1,25 +1,31 @@
 //! Verifies a checkpoint: every page, every chunk, every header, and that what one level says agrees with the next. Damage is named, not only found.
+//!
+//! ```text
+//! some ranks at once: part -> entries, values -> what must lie where -> [payload]: some reads at once, hashed by other threads
+//! then the [index]:   its entries, counted, against those of all parts
+//! ```
+
+mod index;
+mod payload;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Key, Ledger, Result, Span};
-use forebay_io::Class;
-use forebay_store::ReadOptions;
+use futures::FutureExt;
+use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
 
-use crate::codec::Decoder;
-use crate::entry::{ChunkRecord, Content, Entry, SliceSpec};
-use crate::hash::Place;
-use crate::layout::ALIGN;
-use crate::names::Form;
-use crate::open::{Checkpoint, Part, header_holds};
-use crate::part::PayloadRow;
-use crate::seal::{Bound, Opener};
+use self::index::Tally;
+use self::payload::{Expected, PayloadJob};
+use crate::entry::{Content, Entry, SliceSpec};
+use crate::names::{Piece, piece_key};
+use crate::open::{Checkpoint, Part};
 use crate::tree::Kind;
 use crate::value::Value;
 
-/// Bytes of one read of a payload.
-const READ_BYTES: u64 = 16 << 20;
+/// Ranks verified at once: hides the latency of an object store where each has little.
+const RANKS_AT_ONCE: usize = 4;
 
 /// Damages that a report names one by one: enough to see a pattern; more are counted.
 pub const DAMAGES_KEPT_MAX: usize = 1000;
@@ -64,6 +70,19 @@ impl Verified {
         self.damages.is_empty()
     }
 
+    /// Add what was found elsewhere.
+    fn add(&mut self, other: Self) {
+        self.parts += other.parts;
+        self.entries += other.entries;
+        self.chunks += other.chunks;
+        self.bytes += other.bytes;
+        self.damages_more += other.damages_more;
+        self.ledger.merge(&other.ledger);
+        for damage in other.damages {
+            self.damage(damage);
+        }
+    }
+
     fn damage(&mut self, damage: Damage) {
         if self.damages.len() < DAMAGES_KEPT_MAX {
             self.damages.push(damage);
@@ -83,50 +102,63 @@ impl Verified {
     }
 }
 
-/// A chunk as it is expected in a payload.
-#[derive(Debug)]
-struct Expected {
-    record: ChunkRecord,
-    place: Place,
-    /// Which slice of the part.
-    slice: usize,
-    /// Its bytes in the slice.
-    span: Span,
-}
+/// A slice of the part that is verified: its name, what it is, and its first chunk.
+type Slice = (String, SliceSpec, u64);
 
 /// Verify everything that a checkpoint needs. Errors are failures to look; damage is in the report. `tell` is given bytes as they are compared.
 pub async fn verify(checkpoint: &Checkpoint, tell: &(dyn Fn(u64) + Send + Sync)) -> Result<Verified> {
+    let ranks = stream::iter(0..checkpoint.manifest().world());
+    let ranks = ranks.map(|rank| verify_rank(checkpoint, rank, tell).boxed());
+    let mut ranks = ranks.buffered(RANKS_AT_ONCE);
     let mut report = Verified::default();
-    for rank in 0..checkpoint.manifest().world() {
-        let key = crate::names::piece_key(
-            checkpoint.step(),
-            checkpoint.manifest().attempt,
-            crate::names::Piece::Part(rank),
-        );
-        let part = match checkpoint.part(rank).await {
-            Ok(part) => part,
-            Err(error) => {
-                report.damaged(key, None, damage_or_fail(error)?);
-                continue;
-            }
-        };
-        report.parts += 1;
-        if let Err(error) = verify_part(checkpoint, &part, &key, &mut report, tell).await {
-            report.damaged(key, None, damage_or_fail(error)?);
-        }
+    let mut tally = Some(Tally::default());
+    while let Some((of_rank, counted)) = ranks.try_next().await? {
+        report.add(of_rank);
+        tally = tally.zip(counted).map(|(all, counted)| all + counted);
     }
-    verify_index(checkpoint, &mut report).await?;
+    index::verify(checkpoint, tally, &mut report).await?;
     report.ledger.merge(&checkpoint.ledger());
     Ok(report)
 }
 
-/// What is damage, in words; what only says that nobody could look, as the error it is.
+/// What is damage, in words; what only says that nobody could look, as the error it is. A disk that cannot read a range has lost it.
 fn damage_or_fail(error: Error) -> Result<String> {
     match error.kind() {
-        ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::InvalidInput | ErrorKind::Precondition => {
-            Ok(error.to_string())
-        }
+        ErrorKind::Corrupt
+        | ErrorKind::NotFound
+        | ErrorKind::InvalidInput
+        | ErrorKind::Precondition
+        | ErrorKind::Io => Ok(error.to_string()),
         _ => Err(error),
+    }
+}
+
+/// What one rank saved, and its entries counted; not those of a part that cannot be read.
+async fn verify_rank(
+    checkpoint: &Checkpoint,
+    rank: u32,
+    tell: &(dyn Fn(u64) + Send + Sync),
+) -> Result<(Verified, Option<Tally>)> {
+    let mut report = Verified::default();
+    let manifest = checkpoint.manifest();
+    let key = piece_key(manifest.step, manifest.attempt, Piece::Part(rank));
+    // Not kept open: there may be thousands.
+    let part = match checkpoint.open_part(rank).await {
+        Ok(part) => part,
+        Err(error) => {
+            report.damaged(key, None, damage_or_fail(error)?);
+            return Ok((report, None));
+        }
+    };
+    report.parts += 1;
+    let verified = verify_part(checkpoint, &part, &key, &mut report, tell).await;
+    report.ledger.merge(&part.file.ledger());
+    match verified {
+        Ok(tally) => Ok((report, Some(tally))),
+        Err(error) => {
+            report.damaged(key, None, damage_or_fail(error)?);
+            Ok((report, None))
+        }
     }
 }
 
@@ -136,9 +168,11 @@ async fn verify_part(
     key: &Key,
     report: &mut Verified,
     tell: &(dyn Fn(u64) + Send + Sync),
-) -> Result<()> {
+) -> Result<Tally> {
     let mut entries = Vec::new();
+    let mut tally = Tally::default();
     let mut keep = |entry: Entry| {
+        tally.count(part.head.rank, &entry);
         entries.push(entry);
         Ok(())
     };
@@ -166,20 +200,16 @@ async fn verify_part(
     let ids = &part.head.content_ids;
     part.file.numbered(Kind::ContentIds, ids, 0, ids.records).await?;
     let expected = expected_chunks(checkpoint, part, key, &slices, report).await?;
+    let slices = Arc::new(slices);
     for (payload, mut chunks) in expected {
         let Some(row) = part.head.payloads.get(payload as usize) else {
             continue;
         };
         chunks.sort_by_key(|chunk| chunk.record.offset);
-        let job = PayloadJob {
-            checkpoint,
-            part,
-            row,
-            slices: &slices,
-        };
-        job.verify(&chunks, report, tell).await?;
+        let job = PayloadJob::new(checkpoint, part, row, &slices, &chunks).await?;
+        job.verify(chunks, report, tell).await?;
     }
-    Ok(())
+    Ok(tally)
 }
 
 /// What must lie where, by payload.
@@ -187,7 +217,7 @@ async fn expected_chunks(
     checkpoint: &Checkpoint,
     part: &Part,
     key: &Key,
-    slices: &[(String, SliceSpec, u64)],
+    slices: &[Slice],
     report: &mut Verified,
 ) -> Result<BTreeMap<u32, Vec<Expected>>> {
     let chunk_bytes = checkpoint.manifest().chunk_bytes;
@@ -228,245 +258,4 @@ async fn expected_chunks(
         report.damaged(key.clone(), None, message);
     }
     Ok(expected)
-}
-
-struct PayloadJob<'a> {
-    checkpoint: &'a Checkpoint,
-    part: &'a Part,
-    row: &'a PayloadRow,
-    slices: &'a [(String, SliceSpec, u64)],
-}
-
-impl PayloadJob<'_> {
-    async fn verify(
-        &self,
-        chunks: &[Expected],
-        report: &mut Verified,
-        tell: &(dyn Fn(u64) + Send + Sync),
-    ) -> Result<()> {
-        let key = self.row.key();
-        let size = match self.checkpoint.source().store.head(&key).await {
-            Ok(meta) => meta.size,
-            Err(error) => {
-                self.lost(&key, chunks, &damage_or_fail(error)?, report);
-                return Ok(());
-            }
-        };
-        if size != self.row.bytes {
-            let message = format!("it has {size} bytes, but {} were written", self.row.bytes);
-            report.damaged(key.clone(), None, message);
-        }
-        self.verify_header(&key, report).await?;
-        self.verify_cover(&key, chunks, report);
-        let mut rest = chunks;
-        while let Some(first) = rest.first() {
-            let start = first.record.offset;
-            let near = |chunk: &Expected| chunk.record.span().end() <= start.saturating_add(READ_BYTES);
-            // At least one, however long it is.
-            let count = rest.iter().take_while(|chunk| near(chunk)).count().max(1);
-            let (group, more) = rest.split_at(count);
-            rest = more;
-            self.verify_group(&key, group, report).await?;
-            tell(
-                group
-                    .iter()
-                    .map(|chunk| u64::from(chunk.record.stored_bytes))
-                    .sum(),
-            );
-        }
-        Ok(())
-    }
-
-    async fn read(&self, key: &Key, span: Span, report: &mut Verified) -> Result<forebay_io::Buf> {
-        let options = ReadOptions {
-            class: Class::Background,
-            ..ReadOptions::default()
-        };
-        let source = self.checkpoint.source();
-        let memory = source.memory(span.len() as usize).await?;
-        let done = source.store.read_into(key, span, memory, &options).await?;
-        report.ledger.merge(&done.ledger);
-        Ok(done.buf.freeze().slice(..span.len() as usize))
-    }
-
-    async fn verify_header(&self, key: &Key, report: &mut Verified) -> Result<()> {
-        if self.row.head_bytes == 0 {
-            return Ok(());
-        }
-        let span = Span::first(self.row.head_bytes);
-        let message = match self.read(key, span, report).await {
-            Ok(header) if header_holds(self.row, &header) => return Ok(()),
-            Ok(_) => "the header is not what was written: other readers would be misled by it".to_owned(),
-            Err(error) => damage_or_fail(error)?,
-        };
-        report.damage(Damage {
-            object: key.clone(),
-            name: None,
-            slice_bytes: None,
-            object_bytes: Some(span),
-            message,
-        });
-        Ok(())
-    }
-
-    /// In the payload of this very part, header and chunks are all there is, and none lies over another.
-    fn verify_cover(&self, key: &Key, chunks: &[Expected], report: &mut Verified) {
-        let head = &self.part.head;
-        let is_own = (self.row.step, self.row.attempt, self.row.rank) == (head.step, head.attempt, head.rank);
-        if !is_own {
-            return;
-        }
-        let align = if self.row.form == Form::Chunks { ALIGN } else { 1 };
-        let mut at = self.row.head_bytes;
-        for chunk in chunks {
-            let span = chunk.record.span();
-            at = at.checked_next_multiple_of(align).unwrap_or(at);
-            if span.start() != at {
-                let what = if span.start() > at {
-                    "no chunk has"
-                } else {
-                    "more than one chunk has"
-                };
-                let between = Span::new(at.min(span.start()), at.max(span.start()));
-                let message = format!("{what} these bytes");
-                report.damage(Damage {
-                    object: key.clone(),
-                    name: self.slices.get(chunk.slice).map(|(name, ..)| name.clone()),
-                    slice_bytes: None,
-                    object_bytes: between.ok(),
-                    message,
-                });
-            }
-            at = at.max(span.end());
-        }
-        if at != self.row.bytes {
-            let message = format!(
-                "no chunk has the bytes from {at} to the end at {}",
-                self.row.bytes
-            );
-            report.damaged(key.clone(), None, message);
-        }
-    }
-
-    /// Compare chunks that lie near each other, read at once.
-    async fn verify_group(&self, key: &Key, group: &[Expected], report: &mut Verified) -> Result<()> {
-        let start = group.first().map_or(0, |chunk| chunk.record.offset);
-        let end = group
-            .iter()
-            .map(|chunk| chunk.record.span().end())
-            .max()
-            .unwrap_or(start);
-        // Up to where the next chunk may begin: what lies between is zero.
-        let end = end.max(self.padding(end).end());
-        let buf = match self.read(key, Span::new(start, end)?, report).await {
-            Ok(buf) => buf,
-            Err(error) => {
-                self.lost(key, group, &damage_or_fail(error)?, report);
-                return Ok(());
-            }
-        };
-        let hash = self.checkpoint.manifest().hash;
-        let checks = self.checkpoint.source().checks;
-        let is_sealed = group.iter().any(|chunk| chunk.record.is_sealed);
-        let opener = if is_sealed && self.checkpoint.has_keys() {
-            Some(self.checkpoint.opener().await?)
-        } else {
-            None
-        };
-        for chunk in group {
-            let stored = buf
-                .get(chunk.record.span().relative_to(start))
-                .unwrap_or_default();
-            report.chunks += 1;
-            report.bytes += stored.len() as u64;
-            if checks && !chunk.record.holds(hash, &chunk.place, stored) {
-                let is_hole = stored.iter().all(|byte| *byte == 0);
-                let hole = if is_hole { ": there are only zeros" } else { "" };
-                report.damage(self.describe(key, chunk, format!("its hash does not hold{hole}")));
-                continue;
-            }
-            report.ledger.verified_bytes += stored.len() as u64;
-            if let Some(opener) = &opener
-                && let Err(why) = self.open(opener, chunk, stored)
-            {
-                report.damage(self.describe(key, chunk, why.to_owned()));
-            }
-            let padding = self.padding(chunk.record.span().end());
-            let between = buf.get(padding.relative_to(start)).unwrap_or_default();
-            if checks && between.iter().any(|byte| *byte != 0) {
-                let message = "what lies behind a chunk is not zero".to_owned();
-                report.damage(Damage {
-                    object_bytes: Some(padding),
-                    ..self.describe(key, chunk, message)
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Open a chunk and decode it, as loading would.
-    fn open(&self, opener: &Opener, chunk: &Expected, stored: &[u8]) -> Result<(), &'static str> {
-        let slice = self.slices.get(chunk.slice);
-        let chunks = slice.map_or(0, |(_, spec, _)| {
-            spec.chunks(self.checkpoint.manifest().chunk_bytes)
-        });
-        let record = &chunk.record;
-        let bound = Bound::of(record, self.row.attempt, self.row.rank, chunk.place, chunks);
-        let mut sealed = stored.to_vec();
-        let coded = if record.is_sealed {
-            &*opener.open(&bound, &mut sealed)?
-        } else {
-            stored
-        };
-        let mut raw = vec![0; record.raw_bytes as usize];
-        Decoder::new().decode((record.codec, record.parameter), coded, &mut raw)
-    }
-
-    /// What lies between the end of a chunk and where the next may begin.
-    fn padding(&self, end: u64) -> Span {
-        let next = match self.row.form {
-            Form::Chunks => end
-                .checked_next_multiple_of(ALIGN)
-                .map_or(end, |next| next.min(self.row.bytes)),
-            Form::Safetensors => end,
-        };
-        Span::new(end, next.max(end)).unwrap_or(Span::first(0))
-    }
-
-    fn describe(&self, key: &Key, chunk: &Expected, message: String) -> Damage {
-        Damage {
-            object: key.clone(),
-            name: self.slices.get(chunk.slice).map(|(name, ..)| name.clone()),
-            slice_bytes: Some(chunk.span),
-            object_bytes: Some(chunk.record.span()),
-            message,
-        }
-    }
-
-    fn lost(&self, key: &Key, chunks: &[Expected], message: &str, report: &mut Verified) {
-        if chunks.is_empty() {
-            report.damaged(key.clone(), None, message.to_owned());
-        }
-        for chunk in chunks {
-            report.damage(self.describe(key, chunk, message.to_owned()));
-        }
-    }
-}
-
-/// The index says what the parts say.
-async fn verify_index(checkpoint: &Checkpoint, report: &mut Verified) -> Result<()> {
-    let manifest = checkpoint.manifest();
-    if manifest.index.is_none() {
-        return Ok(());
-    }
-    let key = crate::names::piece_key(manifest.step, manifest.attempt, crate::names::Piece::Index);
-    let message = match (checkpoint.entries().await, checkpoint.entries_of_parts().await) {
-        (Ok(of_index), Ok(of_parts)) if of_index == of_parts => return Ok(()),
-        (Ok(_), Ok(_)) => "the index has other entries than the parts".to_owned(),
-        (Err(error), _) => damage_or_fail(error)?,
-        // Told before.
-        (Ok(_), Err(error)) => return damage_or_fail(error).map(drop),
-    };
-    report.damaged(key, None, message);
-    Ok(())
 }

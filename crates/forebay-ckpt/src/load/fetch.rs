@@ -224,21 +224,23 @@ impl Job<'_> {
         ledger: &mut Ledger,
     ) -> Result<()> {
         let reads = stream::iter(bounces)
-            // Leased in order: were a later read to hold the last memory, the one before would wait for ever.
+            // Leased in order, whatever way they are stored: were a later read to hold the last memory, the one before would wait for ever.
             .then(|bounce| async move {
-                let len = bounce.run.raw_bytes() as usize;
-                let lease = if bounce.run.is_plain() {
-                    self.source.memory(len).await?
-                } else {
-                    // Not of the pool: what is stored is leased beside it, and who holds one lease must not wait for another.
-                    AlignedBuf::alloc(len, Pages::default())?
-                };
+                let lease = self.source.memory(bounce.run.span.len() as usize).await?;
                 Ok::<_, Error>((bounce, lease))
             })
             .map(|leased| async move {
                 let (bounce, lease) = leased?;
-                let (lease, read) = self.read_run(&bounce.run, lease).await?;
-                Ok::<_, Error>((bounce, lease, read))
+                let run = &bounce.run;
+                let (raw, read) = match run.chunks.first() {
+                    Some(chunk) if !run.is_plain() => {
+                        // Not of the pool: who holds one lease must not wait for another.
+                        let raw = AlignedBuf::alloc(run.raw_bytes() as usize, Pages::default())?;
+                        self.read_packed(run, chunk, lease, raw).await?
+                    }
+                    _ => self.read_plain(run, lease).await?,
+                };
+                Ok::<_, Error>((bounce, raw, read))
             });
         let mut reads = std::pin::pin!(reads.buffered(READS_IN_FLIGHT));
         while let Some((Bounce { run, copies }, lease, read)) = reads.try_next().await? {
@@ -264,7 +266,11 @@ impl Job<'_> {
     /// Read a run, compare each of its chunks with its hash, and have its raw bytes in `piece`.
     async fn read_run(&self, run: &Run, piece: AlignedBuf) -> Result<(AlignedBuf, Ledger)> {
         match run.chunks.first() {
-            Some(chunk) if !run.is_plain() => self.read_packed(run, chunk, piece).await,
+            Some(chunk) if !run.is_plain() => {
+                // Given back as soon as it is unpacked, whether or not those before are: nobody waits for it for ever.
+                let memory = self.source.memory(run.span.len() as usize).await?;
+                self.read_packed(run, chunk, memory, piece).await
+            }
             _ => self.read_plain(run, piece).await,
         }
     }
@@ -300,13 +306,14 @@ impl Job<'_> {
         &self,
         run: &Run,
         chunk: &Needed,
+        memory: AlignedBuf,
         mut piece: AlignedBuf,
     ) -> Result<(AlignedBuf, Ledger)> {
-        let memory = self.source.memory(run.span.len() as usize).await?;
         let (mut stored, mut ledger) = self.read_stored(run, memory).await?;
         let (unpacker, chunk) = (Arc::clone(&self.unpacker), *chunk);
         let unpacking = tokio::task::spawn_blocking(move || {
             let unpacked = unpacker.unpack(&chunk, &mut stored, &mut piece);
+            drop(stored);
             (piece, unpacked)
         });
         let (piece, unpacked) = unpacking.await.map_err(broken_off)?;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::entry::{Alias, Codec, SliceSpec};
-use crate::index::{self, Found, IndexHead};
+use crate::index::{self, Found, IndexHead, PartEntries};
 use crate::names::Attempt;
 use crate::tree::{named_children, open_page};
 use crate::{Dtype, HashKind};
@@ -239,7 +239,7 @@ fn hostile_entries_are_refused() {
 }
 
 #[test]
-fn indexes_are_sorted_whatever_they_are_given() {
+fn indexes_are_sorted_whatever_order_parts_come_in() {
     let mut found = Vec::new();
     for rank in 0..20u32 {
         for number in 0..50 {
@@ -257,7 +257,18 @@ fn indexes_are_sorted_whatever_they_are_given() {
             });
         }
     }
-    Seed(5).rng().shuffle(&mut found);
+    // Parts in any order; each has its own entries in theirs.
+    let mut parts: Vec<PartEntries> = Vec::new();
+    found.sort_by(|a, b| (a.rank, a.order()).cmp(&(b.rank, b.order())));
+    for of_rank in found.chunk_by(|a, b| a.rank == b.rank) {
+        let mut part = PartEntries::new(of_rank[0].rank);
+        for found in of_rank {
+            part.push(&found.entry);
+        }
+        parts.push(part);
+    }
+    parts.push(PartEntries::new(20));
+    Seed(5).rng().shuffle(&mut parts);
     let head = IndexHead {
         step: 1,
         attempt: Attempt([1; 16]),
@@ -265,7 +276,7 @@ fn indexes_are_sorted_whatever_they_are_given() {
         chunk_bytes: 4096,
         entries: Root::default(),
     };
-    let index = index::encode(head, found.clone());
+    let index = index::encode(head, &parts).unwrap();
     let head = split_tail(&index.bytes, index.bytes.len() as u64)
         .unwrap()
         .unwrap();

@@ -80,6 +80,25 @@ fn what_is_not_drained_stays_and_what_cannot_be_read_counts_for_nothing() {
     );
 }
 
+/// Who goes back to an earlier step and saves from there keeps what it saves: not what was saved before under higher numbers.
+#[test]
+fn the_last_are_those_committed_last() {
+    let retention = Retention {
+        keep_last: Some(3),
+        keep_every: Some(1000),
+        age_max: None,
+    };
+    let before = [1000, 2000, 2800, 2900, 3000];
+    let before = (0..)
+        .zip(before)
+        .map(|(hour, step)| state(step, DAY / 24 * (24 - hour)));
+    let mut states: Vec<StepState> = before.collect();
+    states.push(state(1100, DAY / 3));
+    assert_eq!(kept(retention, &states), [1000, 2000, 2900, 3000, 1100]);
+    states.extend([state(1200, DAY / 4), state(1300, DAY / 5), state(1400, DAY / 6)]);
+    assert_eq!(kept(retention, &states), [1000, 2000, 3000, 1200, 1300, 1400]);
+}
+
 fn any_state() -> impl Strategy<Value = StepState> {
     (0u64..60, 0u64..40, any::<bool>(), any::<bool>()).prop_map(|(step, days, is_readable, is_drained)| {
         StepState {
@@ -114,14 +133,16 @@ proptest! {
         let now = 1000 * DAY;
         let verdicts = retention.plan(&states, now);
         prop_assert_eq!(verdicts.len(), states.len());
-        let newest = states.iter().filter(|state| state.is_readable).map(|state| state.step).max();
-        let newer = |step: u64| states.iter().filter(|other| other.is_readable && other.step > step).count();
+        let order = |state: &StepState| (state.committed, state.step);
+        let readable = || states.iter().filter(|state| state.is_readable).map(order);
+        let newest = readable().max();
+        let newer = |state: &StepState| readable().filter(|other| *other > order(state)).count();
         for (state, verdict) in states.iter().zip(&verdicts) {
             let must_stay = !state.is_readable
                 || !state.is_drained
-                || Some(state.step) == newest
+                || Some(order(state)) == newest
                 || retention.keeps_all()
-                || retention.keep_last.is_some_and(|last| newer(state.step) < last)
+                || retention.keep_last.is_some_and(|last| newer(state) < last)
                 || retention.keep_every.is_some_and(|every| every > 0 && state.step % every == 0)
                 || retention.age_max.is_some_and(|age| now.saturating_sub(state.committed) <= age);
             prop_assert_eq!(*verdict == Verdict::Remove, !must_stay, "{:?}", state);

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use forebay_core::{ErrorKind, Result};
+use forebay_core::{Error, ErrorKind, Result};
 
 use super::SaveOptions;
 use crate::hash::IdKind;
 use crate::names::Attempt;
-use crate::open::Checkpoint;
+use crate::open::{Checkpoint, read_manifest};
 use crate::pages::Source;
 use crate::seal::{Opener, id_key};
 
@@ -34,6 +34,23 @@ impl Base {
     }
 }
 
+/// True when a base cannot be used, and a full save can be made all the same.
+pub(super) fn is_of_base(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::Io
+    )
+}
+
+/// Which attempt the pin is to name as the base, if the checkpoint of that step can be one; [`open_base`] says why not.
+pub(super) async fn wanted_base(source: &Source, step: u64) -> Result<Option<(u64, Attempt)>> {
+    match read_manifest(source, step).await {
+        Ok(found) => Ok(found.map(|(found, _)| (step, found.attempt))),
+        Err(error) if is_of_base(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The checkpoint to compare with, looked at after the pin names it; or why there is none.
 pub(super) async fn open_base(
     source: &Source,
@@ -44,27 +61,17 @@ pub(super) async fn open_base(
         return Ok((None, None));
     };
     let full = |why: String| Ok((None, Some(why)));
-    let Some((_, attempt)) = wanted else {
-        return full(format!("there is no checkpoint of step {step}"));
-    };
     if !options.hash.tells_contents_apart() {
         return full(format!("{} is too short to tell contents apart", options.hash));
     }
     let opened = Checkpoint::open_with(source.clone(), step).await;
     let checkpoint = match opened {
         Ok(checkpoint) => checkpoint.with_keys(options.seal.clone()),
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported
-            ) =>
-        {
-            return full(error.to_string());
-        }
+        Err(error) if is_of_base(&error) => return full(error.to_string()),
         Err(error) => return Err(error),
     };
     let manifest = checkpoint.manifest();
-    if manifest.attempt != attempt {
+    if wanted != Some((step, manifest.attempt)) {
         return full(format!("the checkpoint of step {step} was replaced meanwhile"));
     }
     if manifest.hash != options.hash || manifest.chunk_bytes != options.chunk_bytes {

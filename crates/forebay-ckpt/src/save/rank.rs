@@ -32,6 +32,8 @@ pub struct RankSaved {
     pub chunks: u64,
     /// Those that were referenced.
     pub chunks_referenced: u64,
+    /// What is wrong with the checkpoint that it was compared with, so that it was written although nothing may have changed.
+    pub base_trouble: Option<String>,
     /// Which way the bytes went.
     pub ledger: Ledger,
 }
@@ -39,12 +41,19 @@ pub struct RankSaved {
 pub(super) async fn save(save: &Save, rank: u32, items: Vec<Item>) -> Result<RankSaved> {
     let chunk_bytes = save.options.chunk_bytes;
     let Prepared { slices, others } = prepare(items, chunk_bytes)?;
-    let (mut ids, mut known) = (None, HashMap::new());
+    let (mut ids, mut known, mut base_trouble) = (None, HashMap::new(), None);
     if save.base.is_some() {
         // What the base has decides what is written, so all ids are needed first.
         let all = jobs(&slices, chunk_bytes);
         let found = hash::start(&save.base_id_kind(), all).finish().await?;
-        known = find_known(save, rank, &slices, &found).await?;
+        (known, base_trouble) = find_known(save, rank, &slices, &found).await?;
+        if let Some(why) = &base_trouble {
+            tracing::warn!(
+                why,
+                rank,
+                "the checkpoint before is damaged, and nothing is built upon it"
+            );
+        }
         ids = Some(own_ids(save, &slices, &known, found).await?);
     }
     let (written, ids) = if save.packs() {
@@ -62,6 +71,7 @@ pub(super) async fn save(save: &Save, rank: u32, items: Vec<Item>) -> Result<Ran
             .sum(),
         chunks: ids.len() as u64,
         chunks_referenced: known.len() as u64,
+        base_trouble,
         ledger: Ledger::default(),
     };
     let mut builder = builder(save, rank, &done);

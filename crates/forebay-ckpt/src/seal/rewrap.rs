@@ -59,7 +59,7 @@ pub async fn rewrap(
     let mut pin = Pin::new(context, found.world());
     pin.save = Some((step, drawn));
     pin.base = Some((step, found.attempt));
-    pin::put_save(&*source.store, &pin).await?;
+    pin::put_save(&*source.store, &pin, PutMode::Replace).await?;
     let done = rewrap_pinned(&source, step, found.attempt, old, new).await;
     remove_pin(&source, drawn).await;
     done

@@ -210,3 +210,38 @@ async fn levels_that_there_are_not_are_refused() {
     let begun = Save::begin(memory(), &context, how(1, 1, Compress::Zstd { level: 23 })).await;
     assert!(begun.unwrap_err().to_string().contains("level 23"));
 }
+
+/// Every other chunk shrinks, and columns are wanted, with memory for a few chunks only: all of it comes, in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn mixed_chunks_are_loaded_with_little_memory() {
+    let mut rng = Seed(5).rng();
+    let chunk_bytes: u32 = 512 << 10;
+    // As many chunks as are read at once, and as many again; the odd ones are of zeros.
+    let mut tensor = Tensor::new(Dtype::F32, &[4 << 10, 1 << 10], &mut rng);
+    for chunk in tensor.bytes.chunks_mut(chunk_bytes as usize).skip(1).step_by(2) {
+        chunk.fill(0);
+    }
+    let state = State::from([("mixed".to_owned(), tensor)]);
+    let store = memory();
+    let how = SaveOptions {
+        chunk_bytes,
+        ..how(1, 1, Compress::Zstd { level: 1 })
+    };
+    save_with(&store, &context(), how, &state, 0).await.unwrap();
+    let limits = forebay_core::Limits {
+        buffer_bytes_max: 1 << 20,
+        ..limits()
+    };
+    let config = forebay_io::DiskConfig {
+        limits,
+        ..forebay_io::DiskConfig::default()
+    };
+    let little = forebay_store::Context::new(forebay_io::Disk::open(config).unwrap()).with_state_dir(None);
+    let checkpoint = open(&store, &little, 1).await;
+    let loads = async {
+        load_shard(&checkpoint, &state, 1, 3, 4).await.unwrap();
+    };
+    // Long enough for any machine; one that waits for itself waits for ever.
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(60), loads).await;
+    assert!(ended.is_ok(), "reads wait for the memory of each other");
+}

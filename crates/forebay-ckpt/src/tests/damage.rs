@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use forebay_core::{ErrorKind, Key, Rng, Seed, Span};
+use forebay_core::{Error, ErrorKind, Key, Rng, Seed, Span};
 use forebay_store::{Context, Entry as Row, ListOptions, PutOptions, Store, StoreExt};
 use futures::StreamExt;
 
+use super::hooked::{Call, Hooked};
 use super::support::*;
 use crate::pages::Source;
 use crate::seal::tests::keys;
@@ -198,13 +199,16 @@ async fn outcome(source: &Source, state: &State) -> Outcome {
         Ok(_) => return Outcome::WrongBytes,
         Err(_) => false,
     };
-    let is_whole = verify(&checkpoint, &|_| {})
-        .await
-        .is_ok_and(|report| report.is_whole());
-    if is_loaded && value_is_good && is_whole {
-        return Outcome::Unnoticed;
+    if !is_loaded || !value_is_good {
+        return Outcome::Noticed;
     }
-    Outcome::Noticed
+    // What loading does not need, such as the index, is for this to notice.
+    let verified = verify(&checkpoint, &|_| {}).await;
+    if verified.is_ok_and(|report| report.is_whole()) {
+        Outcome::Unnoticed
+    } else {
+        Outcome::Noticed
+    }
 }
 
 /// Do `damage` to the objects `count` times, each time to fresh ones; gives how often it was not noticed, and how often wrong bytes were given.
@@ -458,5 +462,123 @@ async fn damage_is_named_by_tensor_and_bytes() {
             .load(vec![want("embed", embed, &[0, 0], &[96, 64])])
             .await
             .is_ok()
+    );
+}
+
+/// Without its index, and with a damaged one, a checkpoint is as good; the ledger says that parts were gone through.
+#[tokio::test]
+async fn a_bad_index_is_done_without() {
+    let context = context();
+    let store = memory();
+    let state = state(1);
+    save(&store, &context, 1, 2, &state).await;
+    let attempt = open(&store, &context, 1).await.manifest().attempt;
+    let key = crate::names::piece_key(1, attempt, crate::names::Piece::Index);
+    let (good, _) = crate::open::read_small(&store, &context, &key, 1 << 30)
+        .await
+        .unwrap();
+    let mut page = good.to_vec();
+    page[20] ^= 1;
+    let mut head = good.to_vec();
+    let last = head.len() - 40;
+    head[last] ^= 1;
+    for bad in [Some(page), Some(head), None] {
+        match &bad {
+            Some(bytes) => drop(
+                store
+                    .put_bytes(&key, bytes, &PutOptions::default())
+                    .await
+                    .unwrap(),
+            ),
+            None => store.delete(&key).await.unwrap(),
+        }
+        let checkpoint = open(&store, &context, 1).await;
+        load_all(&checkpoint, &state).await.unwrap();
+        assert!(checkpoint.value("extra").await.unwrap().is_some());
+        assert!(checkpoint.entries().await.unwrap().len() > state.len());
+        let ledger = checkpoint.ledger();
+        assert!(
+            ledger.downgrades[0].reason.contains("index"),
+            "{:?}",
+            ledger.downgrades
+        );
+        let report = verify(&open(&store, &context, 1).await, &|_| {}).await.unwrap();
+        assert_eq!(report.damages.len(), 1, "{:?}", report.damages);
+        assert_eq!(report.damages[0].object, key);
+    }
+}
+
+/// A disk that cannot read one range of a payload: the chunks in it are named, and all else is compared.
+#[tokio::test]
+async fn what_a_disk_cannot_read_is_damage_with_a_name() {
+    let context = context();
+    let inner = memory();
+    let state = state(1);
+    save(&inner, &context, 1, 1, &state).await;
+    let checkpoint = open(&inner, &context, 1).await;
+    let payload = checkpoint.manifest().payloads[0].key();
+    let (bytes, _) = crate::open::read_small(&inner, &context, &payload, 1 << 30)
+        .await
+        .unwrap();
+    let header = forebay_core::safetensors::Header::parse(&bytes, bytes.len() as u64).unwrap();
+    let weight = header.get("layer.0.weight").unwrap().span;
+    let bad = Span::at(weight.start() + 5000, 1).unwrap();
+    let whole = verify(&checkpoint, &|_| {}).await.unwrap();
+    let store = Hooked::over(&inner, move |call, key| {
+        let is_bad = key == payload && matches!(call, Call::Read(span) if span.intersect(bad).is_some());
+        async move {
+            if is_bad {
+                Err(Error::new(ErrorKind::Io, "read", "a bad sector"))
+            } else {
+                Ok(())
+            }
+        }
+    });
+    let report = verify(&open(&store, &context, 1).await, &|_| {}).await.unwrap();
+    let damages: Vec<_> = report
+        .damages
+        .iter()
+        .map(|one| (one.name.clone().unwrap(), one.slice_bytes.unwrap()))
+        .collect();
+    let chunk = Span::new(4096, 8192).unwrap();
+    assert_eq!(damages, [("layer.0.weight".to_owned(), chunk)]);
+    assert_eq!(report.chunks, whole.chunks - 1);
+}
+
+/// An index that holds its hashes and says less than the parts do, as a fault of a writer would make it.
+#[tokio::test]
+async fn an_index_that_says_other_things_is_noticed() {
+    let context = context();
+    let store = memory();
+    save(&store, &context, 1, 2, &state(1)).await;
+    let checkpoint = open(&store, &context, 1).await;
+    let mut manifest = checkpoint.manifest().clone();
+    let mut parts = [0, 1].map(crate::index::PartEntries::new);
+    // All but the last.
+    let entries = checkpoint.entries().await.unwrap();
+    for found in &entries[..entries.len() - 1] {
+        parts[found.rank as usize].push(&found.entry);
+    }
+    let (_, head) = checkpoint.index_file().await.unwrap().unwrap();
+    let index = crate::index::encode(head.clone(), &parts).unwrap();
+    manifest.index = Some(FileRow {
+        bytes: index.bytes.len() as u64,
+        head_bytes: index.head_bytes,
+        hash: index.hash,
+    });
+    let key = crate::names::piece_key(1, manifest.attempt, crate::names::Piece::Index);
+    let how = PutOptions::default();
+    store.put_bytes(&key, &index.bytes, &how).await.unwrap();
+    let bytes = manifest.encode().unwrap();
+    store
+        .put_bytes(&crate::names::manifest_key(1), &bytes, &how)
+        .await
+        .unwrap();
+    let report = verify(&open(&store, &context, 1).await, &|_| {}).await.unwrap();
+    assert_eq!(report.damages.len(), 1, "{:?}", report.damages);
+    assert!(
+        report.damages[0].message.contains("other entries"),
+        "{:?}",
+        report.damages
     );
 }

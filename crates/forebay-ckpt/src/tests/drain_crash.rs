@@ -236,6 +236,12 @@ async fn every_operation_of_a_drain_may_fail() {
                     ..SimConfig::default()
                 };
                 let ran = run(&base, Forgets::Nothing, config).await;
+                if ran.engine.ops() < at {
+                    break;
+                }
+                if !suits(&ran.engine, at, fault) {
+                    continue;
+                }
                 let told = |wrong: String| format!("{work:?} {fault:?} at {at}: {wrong}\n{:?}", ran.result);
                 let expected = work.expected(ran.result.is_ok());
                 let crashed = ran.fs.crash(Seed(at));
@@ -244,9 +250,6 @@ async fn every_operation_of_a_drain_may_fail() {
                 let crashed = ran.fs.crash(Seed(at));
                 look(&crashed, &work.expected(true)).await.map_err(told).unwrap();
                 faults += 1;
-                if ran.engine.ops() < at {
-                    break;
-                }
             }
         }
     }

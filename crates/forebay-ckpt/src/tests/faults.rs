@@ -272,3 +272,34 @@ async fn a_store_without_put_if_absent_needs_an_explicit_choice() {
         .unwrap_err();
     assert_eq!(again.kind(), ErrorKind::AlreadyExists, "{again}");
 }
+
+/// A job that is started again with the run id it had before: what a killed try left is not taken for a part of the new one.
+#[tokio::test]
+async fn an_attempt_is_begun_once() {
+    let context = context();
+    let unable: Arc<dyn Store> = Arc::new(Abilities {
+        inner: memory(),
+        put_if_absent: Proof::Refuted("8 of 8 writers won".to_owned()),
+    });
+    for store in [memory(), unable] {
+        let how = |step| SaveOptions {
+            publish: Publish::SingleWriter,
+            ..options(step, 1, 2)
+        };
+        let begin = |step| Save::begin(Arc::clone(&store), &context, how(step));
+        // Killed before anything was written, and after one rank has.
+        drop(begin(1).await.unwrap());
+        let killed = begin(2).await.unwrap();
+        killed.rank(1, items(&state(1), 0, 1, 2)).await.unwrap();
+        killed.abandon().await;
+        for step in [1, 2] {
+            let again = begin(step).await.unwrap_err();
+            assert_eq!(again.kind(), ErrorKind::Precondition, "step {step}: {again}");
+            assert!(again.hint().unwrap().contains("run id"), "{again:?}");
+        }
+        // The pin of the one that is there stays its own.
+        Save::join(Arc::clone(&store), &context, how(1), NO_WAIT)
+            .await
+            .unwrap();
+    }
+}

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use forebay_core::Seed;
+use forebay_core::{ErrorKind, Seed};
+use forebay_store::{PutOptions, StoreExt};
 
 use super::support::*;
 use crate::*;
@@ -171,4 +172,60 @@ async fn slices_that_moved_to_another_rank_are_referenced() {
     assert!(saved.iter().all(|saved| saved.written_bytes == 0), "{saved:?}");
     save.commit(metadata(0.0), NO_WAIT).await.unwrap();
     load_all(&open(&store, &context, 2).await, &before).await.unwrap();
+}
+
+/// Whatever of the base is damaged or missing, the save is made: in full, as far as that is needed, and it says why.
+#[tokio::test]
+async fn a_damaged_base_is_not_built_upon() {
+    let context = context();
+    let (before, after) = states();
+    for piece in ["manifest", "part", "payload"] {
+        for is_missing in [true, false] {
+            let store = memory();
+            save(&store, &context, 1, 1, &before).await;
+            let base = open(&store, &context, 1).await;
+            let attempt = base.manifest().attempt;
+            let key = match piece {
+                "manifest" => crate::names::manifest_key(1),
+                "part" => crate::names::piece_key(1, attempt, crate::names::Piece::Part(0)),
+                _ => base.manifest().payloads[0].key(),
+            };
+            if is_missing {
+                store.delete(&key).await.unwrap();
+            } else {
+                store
+                    .put_bytes(&key, b"damaged", &PutOptions::default())
+                    .await
+                    .unwrap();
+            }
+            let told = format!("{piece}, missing: {is_missing}");
+            let save = Save::begin(Arc::clone(&store), &context, incremental(2, 1, 1)).await;
+            let save = save.unwrap_or_else(|error| panic!("{told}: {error}"));
+            let full_because = save.full_because().map(str::to_owned);
+            let saved = save.rank(0, items(&after, 0, 0, 1)).await.unwrap();
+            assert_eq!(saved.chunks_referenced, 0, "{told}");
+            assert!(full_because.is_some() != saved.base_trouble.is_some(), "{told}");
+            save.commit(metadata(0.0), NO_WAIT).await.unwrap();
+            load_all(&open(&store, &context, 2).await, &after).await.unwrap();
+        }
+    }
+}
+
+/// A payload that goes after a rank has referenced it: the commit looks, and there is none.
+#[tokio::test]
+async fn a_commit_looks_for_what_it_references() {
+    let context = context();
+    let store = memory();
+    let (before, after) = states();
+    save(&store, &context, 1, 1, &before).await;
+    let payload = open(&store, &context, 1).await.manifest().payloads[0].key();
+    let save = Save::begin(Arc::clone(&store), &context, incremental(2, 1, 1))
+        .await
+        .unwrap();
+    let saved = save.rank(0, items(&after, 0, 0, 1)).await.unwrap();
+    assert!(saved.chunks_referenced > 0);
+    store.delete(&payload).await.unwrap();
+    let error = save.commit(metadata(0.0), NO_WAIT).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(Checkpoint::open(store, &context, 2).await.is_err());
 }

@@ -18,7 +18,8 @@ use super::drain::{DrainEvent, DrainOptions, DrainReport, Drained};
 use super::lease::Lease;
 use super::objects::{self, Owners};
 use super::seal::Sealed;
-use super::send::{Sent, Way, is_of_disk};
+use super::send::{Sent, Way, is_of_disk, unreadable};
+use crate::access_log::AccessOp;
 use crate::list::gone_of_step;
 use crate::manifest::{Manifest, Publish};
 use crate::names::{Attempt, Piece, attempt_key, manifest_key, note_keys, piece_key};
@@ -44,7 +45,7 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Bring one after the other. Damage goes into the report, and the next is brought; a store that fails ends it.
+    /// Bring one after the other. What is wrong with one of them goes into the report, and the next is brought; a destination that fails ends it.
     pub(super) async fn run(&self, wanted: Vec<Manifest>, report: &mut DrainReport) -> Result<()> {
         for manifest in wanted {
             let step = manifest.step;
@@ -62,7 +63,8 @@ impl Job<'_> {
                 Err(error) if self.is_removed(step, &error).await => {
                     report.pass(step, "it was removed meanwhile".to_owned(), false);
                 }
-                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                Err(error) if is_of_step(&error) => {
+                    tracing::warn!(%error, step, "a checkpoint is not brought");
                     report.pass(step, error.to_string(), true);
                 }
                 Err(error) => return Err(error),
@@ -94,6 +96,11 @@ impl Job<'_> {
         let mut there = There::new();
         for (step, attempt) in attempts {
             self.list_attempt(step, attempt, &mut there).await?;
+        }
+        if let Some(log) = &self.options.access_log {
+            let which = (own.0, Some(own.1));
+            log.note(&self.from.context, &*self.from.store, AccessOp::Copy, which)
+                .await?;
         }
         let checkpoint = Checkpoint::with_manifest(self.from.clone(), manifest, Ledger::default());
         let mut drained = Drained {
@@ -146,11 +153,19 @@ impl Job<'_> {
             .filter(|row| there.get(&row.key()) != Some(&row.bytes))
             .copied()
             .collect();
-        // Some at a time: the seals of all payloads of a large world would take gigabytes.
         let mut owners = Owners::default();
-        for rows in rows.chunks(OBJECTS_AT_ONCE) {
-            let sealed = objects::payloads(checkpoint, rows, &mut owners).await?;
-            self.send_all(sealed, there, drained, ledger).await?;
+        let spoken = objects::sort(checkpoint, rows, &mut owners).await;
+        let spoken = spoken.map_err(unreadable)?;
+        for rows in &spoken.orphans {
+            let sealed = objects::orphans(checkpoint, rows).await;
+            self.send_all(sealed.map_err(unreadable)?, there, drained, ledger)
+                .await?;
+        }
+        // Some at a time: the seals of all payloads of a large world would take gigabytes.
+        for rows in spoken.owned.chunks(OBJECTS_AT_ONCE) {
+            let sealed = objects::owned(checkpoint, rows, &mut owners).await;
+            self.send_all(sealed.map_err(unreadable)?, there, drained, ledger)
+                .await?;
         }
         Ok(())
     }
@@ -167,7 +182,8 @@ impl Job<'_> {
         for (rank, row) in (0..).zip(&manifest.parts) {
             let key = piece_key(manifest.step, manifest.attempt, Piece::Part(rank));
             if there.get(&key) != Some(&row.bytes) {
-                sealed.push(objects::part(checkpoint, rank, row).await?);
+                let part = objects::part(checkpoint, rank, row).await;
+                sealed.push(part.map_err(unreadable)?);
             }
             if sealed.len() == OBJECTS_AT_ONCE {
                 self.send_all(std::mem::take(&mut sealed), there, drained, ledger)
@@ -177,7 +193,8 @@ impl Job<'_> {
         if let Some(row) = &manifest.index {
             let key = piece_key(manifest.step, manifest.attempt, Piece::Index);
             if there.get(&key) != Some(&row.bytes) {
-                sealed.extend(objects::index(checkpoint, row).await?);
+                let index = objects::index(checkpoint, row).await;
+                sealed.extend(index.map_err(unreadable)?);
             }
         }
         self.send_all(sealed, there, drained, ledger).await
@@ -301,6 +318,12 @@ impl Job<'_> {
         };
         Ok((bytes.len() as u64, ledger))
     }
+}
+
+/// True for what is wrong with one checkpoint: the others can be brought all the same, and trying this one again and again must not keep them from it.
+/// [`unreadable`] has made of it what the source cannot read.
+fn is_of_step(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::LimitExceeded)
 }
 
 /// Count what is there, and give the bytes of what is not.

@@ -15,12 +15,14 @@ use forebay_store::{Context, PutMode, PutOptions, Store, StoreExt};
 use serde::Serialize;
 
 use super::bring::Job;
-use super::lease::{Lease, STALE_AFTER};
+use super::lease::Lease;
+use crate::access_log::AccessLog;
 use crate::list;
 use crate::manifest::{Manifest, Publish};
 use crate::names::manifests_note_key;
 use crate::pages::Source;
 use crate::part::PayloadRow;
+use crate::pin::STALE_AFTER;
 use crate::retention::{Retention, StepState, Verdict};
 
 /// Least bytes a second that a cap may ask for: below, a pin would be stale before a part has arrived.
@@ -46,6 +48,8 @@ pub struct DrainOptions {
     pub reads_back: bool,
     /// When the pin of another drain did not change for so long, it is taken over.
     pub stale_after: Duration,
+    /// Each checkpoint that is brought is noted there first.
+    pub access_log: Option<AccessLog>,
 }
 
 impl Default for DrainOptions {
@@ -58,6 +62,7 @@ impl Default for DrainOptions {
             bytes_per_second_max: None,
             reads_back: false,
             stale_after: STALE_AFTER,
+            access_log: None,
         }
     }
 }
@@ -152,7 +157,8 @@ pub enum DrainEvent {
 
 /// Bring the checkpoints of one store to another, newest first. Each is visible there once it is whole.
 ///
-/// Damage of one checkpoint is in the report and does not keep others from being brought; a store that fails ends the drain, and the next one goes on.
+/// What is wrong with one checkpoint (damage, an object that is missing or cannot be read) is in the report and does not keep others from being brought; a
+/// destination that fails, or a source that is away, ends the drain, and the next one goes on.
 pub async fn drain(
     from: Arc<dyn Store>,
     to: Arc<dyn Store>,

@@ -21,7 +21,7 @@ pub struct DrainerOptions {
     pub drain: DrainOptions,
     /// Look again after that long, also when nobody said that there is something new.
     pub every: Duration,
-    /// Collect by the tiers' rules after each drain that went well.
+    /// Collect by the tiers' rules after each drain, also after one that failed: what is not drained yet stays, and what need not stay makes room.
     pub collects: bool,
 }
 
@@ -163,15 +163,17 @@ impl Shared {
 
     async fn pass(&self) -> Result<DrainReport> {
         let silent = |_: DrainEvent| {};
-        let report = self.tiers.drain(&self.options.drain, &silent).await?;
+        let drained = self.tiers.drain(&self.options.drain, &silent).await;
         if self.options.collects {
-            match self.tiers.collect(false).await {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            match (&drained, self.tiers.collect(false).await) {
+                (_, Ok(_)) => {}
+                (_, Err(error)) if error.kind() == ErrorKind::AlreadyExists => {
                     tracing::info!(%error, "somebody else collects");
                 }
-                other => drop(other?),
+                (Ok(_), Err(error)) => return Err(error),
+                (Err(_), Err(error)) => tracing::warn!(%error, "collecting failed, too"),
             }
         }
-        Ok(report)
+        drained
     }
 }

@@ -11,17 +11,11 @@ use forebay_core::{Error, ErrorKind, Key, Result, Seed};
 
 use crate::names::{Attempt, drain_pin_key};
 use crate::pages::Source;
-use crate::pin::{self, PIN_AGE_MAX, Pin};
+use crate::pin::{self, PIN_AGE_MAX, Pin, RENEW_EVERY, Watch};
 use crate::save::{LOOK_PAUSE, LOOK_PAUSE_MAX, wait_for};
 
-/// How often a pin is renewed.
-pub(super) const RENEW_EVERY: Duration = Duration::from_secs(20);
-
-/// A pin that did not change for so long has no owner any more: it missed four renewals.
-pub(super) const STALE_AFTER: Duration = Duration::from_secs(90);
-
-/// How long a drain waits for a gc at its destination.
-const GC_WAIT: Duration = Duration::from_secs(60);
+/// How long a drain waits for a gc at its destination: longer than it takes to find out that one was killed.
+const GC_WAIT: Duration = Duration::from_secs(120);
 
 /// Most attempts that one pin holds: as many as a pin has room for. Full saves come long before.
 pub(super) const HOLDS_MAX: usize = 512;
@@ -74,11 +68,12 @@ impl Lease {
             pin.put(&*self.to.store, &self.key).await?;
         }
         // A gc that read pins before ours was there may still delete.
+        let watch = tokio::sync::Mutex::new(Watch::default());
         let wait = wait_for(GC_WAIT, || async {
-            let now = self.to.context.clock().unix();
-            let pins = pin::list(&self.to.store, &self.to.context).await?;
-            let is_busy = pins.iter().any(|found| found.is_gc_at_work(now, PIN_AGE_MAX));
-            Ok((!is_busy).then_some(()))
+            let Source { store, context, .. } = &self.to;
+            let mut watch = watch.lock().await;
+            let at_work = pin::gc_at_work(store, context, None, &mut watch, PIN_AGE_MAX).await?;
+            Ok(at_work.is_none().then_some(()))
         });
         match wait.await? {
             Some(()) => Ok(()),
@@ -86,7 +81,7 @@ impl Lease {
                 let message = "a gc is at work at the destination";
                 Err(Error::new(ErrorKind::AlreadyExists, "drain", message)
                     .at(self.to.store.location())
-                    .with_hint("when it is not, remove its pin below pins/"))
+                    .with_hint("the next drain goes on when it has ended"))
             }
         }
     }

@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 
 use forebay_core::{ErrorKind, Result, Span};
+use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::seal::{Check, Gaps, Seal, Sealed};
 use crate::entry::{Content, Entry};
@@ -22,47 +23,90 @@ use crate::pages::PageFile;
 use crate::part::{PayloadRow, trailer};
 use crate::tree::{Kind, Root};
 
+/// Parts that are gone through at once: hides the latency of an object store.
+const PARTS_AT_ONCE: usize = 8;
+
+/// Chunks of orphans that are looked for in one pass over all parts, about a hundred bytes each.
+const ORPHAN_CHUNKS_MAX: u64 = 1 << 20;
+
 /// A payload's place among others.
 type Order = (u64, Attempt, u32);
 
-/// Payloads and what was found to lie in them.
-type Wanted = HashMap<Order, (PayloadRow, Vec<Seal>)>;
+/// Payloads in which chunks are looked for.
+type Wanted = HashMap<Order, PayloadRow>;
 
 /// Checkpoints whose own payloads others reference, as they are met; none where they are no checkpoints any more.
 #[derive(Debug, Default)]
 pub(super) struct Owners(HashMap<(u64, Attempt), Option<Checkpoint>>);
 
-/// What the payloads of `rows` must be. All of them are named by the checkpoint.
-pub(super) async fn payloads(
+/// Payloads by who speaks for them.
+#[derive(Debug, Default)]
+pub(super) struct Spoken {
+    /// The checkpoint that wrote them.
+    pub(super) owned: Vec<PayloadRow>,
+    /// Nobody but those that reference them: in groups, each of which takes a pass over all parts.
+    pub(super) orphans: Vec<Vec<PayloadRow>>,
+}
+
+/// Sort payloads that the checkpoint names.
+pub(super) async fn sort(
+    checkpoint: &Checkpoint,
+    rows: Vec<PayloadRow>,
+    owners: &mut Owners,
+) -> Result<Spoken> {
+    let mut spoken = Spoken::default();
+    let chunk_bytes = u64::from(checkpoint.manifest().chunk_bytes);
+    let mut chunks = ORPHAN_CHUNKS_MAX;
+    for row in rows {
+        if owners.of(checkpoint, &row).await?.is_some() {
+            spoken.owned.push(row);
+            continue;
+        }
+        chunks += row.bytes / chunk_bytes + 1;
+        match spoken.orphans.last_mut().filter(|_| chunks <= ORPHAN_CHUNKS_MAX) {
+            Some(group) => group.push(row),
+            None => {
+                chunks = row.bytes / chunk_bytes + 1;
+                spoken.orphans.push(vec![row]);
+            }
+        }
+    }
+    Ok(spoken)
+}
+
+/// What payloads must be whose own checkpoints are there.
+pub(super) async fn owned(
     checkpoint: &Checkpoint,
     rows: &[PayloadRow],
     owners: &mut Owners,
 ) -> Result<Vec<Sealed>> {
     let mut sealed = Vec::with_capacity(rows.len());
-    let mut orphans = Wanted::new();
     for row in rows {
-        match owners.of(checkpoint, row).await? {
-            Some(owner) => {
-                let mut wanted = Wanted::from([(row.order(), (*row, Vec::new()))]);
-                collect(&owner, row.rank, &mut wanted).await?;
-                for (row, seals) in wanted.into_values() {
-                    sealed.push(seal_payload(&row, seals, Gaps::Zeros)?);
-                }
-            }
-            None => drop(orphans.insert(row.order(), (*row, Vec::new()))),
-        }
+        let owner = owners.of(checkpoint, row).await?;
+        let owner = owner.as_ref().unwrap_or(checkpoint);
+        let found = collect(owner, row.rank, &Wanted::from([(row.order(), *row)])).await?;
+        let seals = found.into_iter().map(|(_, seal)| seal).collect();
+        sealed.push(seal_payload(row, seals, Gaps::Zeros)?);
     }
-    if !orphans.is_empty() {
-        for rank in 0..checkpoint.manifest().world() {
-            collect(checkpoint, rank, &mut orphans).await?;
-        }
-    }
-    for (row, seals) in orphans.into_values() {
-        sealed.push(seal_payload(&row, seals, Gaps::Any)?);
-    }
-    // Those of earlier steps first.
-    sealed.sort_by(|a, b| a.key.cmp(&b.key));
     Ok(sealed)
+}
+
+/// What payloads must be that only references speak for: found in one pass over all parts of the checkpoint.
+pub(super) async fn orphans(checkpoint: &Checkpoint, rows: &[PayloadRow]) -> Result<Vec<Sealed>> {
+    let wanted: Wanted = rows.iter().map(|row| (row.order(), *row)).collect();
+    let mut found: HashMap<Order, Vec<Seal>> = HashMap::new();
+    let ranks = stream::iter(0..checkpoint.manifest().world());
+    let mut parts = ranks
+        .map(|rank| collect(checkpoint, rank, &wanted))
+        .buffered(PARTS_AT_ONCE);
+    while let Some(seals) = parts.try_next().await? {
+        for (order, seal) in seals {
+            found.entry(order).or_default().push(seal);
+        }
+    }
+    let rows = rows.iter();
+    let sealed = rows.map(|row| seal_payload(row, found.remove(&row.order()).unwrap_or_default(), Gaps::Any));
+    sealed.collect()
 }
 
 fn seal_payload(row: &PayloadRow, mut seals: Vec<Seal>, gaps: Gaps) -> Result<Sealed> {
@@ -107,15 +151,11 @@ async fn find_owner(checkpoint: &Checkpoint, row: &PayloadRow) -> Result<Option<
 }
 
 /// Chunks that the part of a rank has in these payloads.
-async fn collect(checkpoint: &Checkpoint, rank: u32, payloads: &mut Wanted) -> Result<()> {
+async fn collect(checkpoint: &Checkpoint, rank: u32, wanted: &Wanted) -> Result<Vec<(Order, Seal)>> {
     let part = checkpoint.open_part(rank).await?;
-    if !part
-        .head
-        .payloads
-        .iter()
-        .any(|row| payloads.contains_key(&row.order()))
-    {
-        return Ok(());
+    let mut rows = part.head.payloads.iter();
+    if !rows.any(|row| wanted.contains_key(&row.order())) {
+        return Ok(Vec::new());
     }
     let mut slices = Vec::new();
     let mut keep = |entry: Entry| {
@@ -126,23 +166,23 @@ async fn collect(checkpoint: &Checkpoint, rank: u32, payloads: &mut Wanted) -> R
     };
     part.file.scan(&part.head.entries, &mut keep).await?;
     let manifest = checkpoint.manifest();
+    let mut seals = Vec::new();
     for (name, spec, first_chunk) in slices {
         let id = spec.id(&name);
         let records = part
             .chunks(first_chunk, spec.chunks(manifest.chunk_bytes))
             .await?;
         for (number, record) in (0..).zip(records) {
-            let row = part.payload(&record)?;
-            if let Some((_, seals)) = payloads.get_mut(&row.order()) {
+            let order = part.payload(&record)?.order();
+            if wanted.contains_key(&order) {
                 let place = spec.place(&id, number, manifest.chunk_bytes);
-                seals.push(Seal {
-                    span: record.span(),
-                    check: Check::Chunk(manifest.hash, place, record.hash),
-                });
+                let check = Check::Chunk(manifest.hash, place, record.hash);
+                let span = record.span();
+                seals.push((order, Seal { span, check }));
             }
         }
     }
-    Ok(())
+    Ok(seals)
 }
 
 /// What the part of a rank must be.

@@ -6,9 +6,12 @@ use forebay_core::{DataPath, Error, ErrorKind, Ledger, Result};
 use serde::Serialize;
 
 use super::Tiers;
+use crate::access_log::AccessLog;
 use crate::load::{Loaded, Want};
 use crate::names::Attempt;
 use crate::open::Checkpoint;
+use crate::seal::Keys;
+use crate::sign::PublicKey;
 use crate::verify::verify;
 
 /// A tier that a checkpoint was not taken from.
@@ -35,6 +38,36 @@ pub struct OpenedFrom {
     pub not_from: Vec<NotFrom>,
 }
 
+/// How checkpoints are read, from whichever tier they come.
+#[derive(Debug, Clone, Default)]
+pub struct Reading {
+    /// What sealed ones are opened with.
+    pub keys: Keys,
+    /// Only what one of these has signed is read; everything, without them.
+    pub trusted: Vec<PublicKey>,
+    /// Every load is noted there first, and every removal.
+    pub access_log: Option<AccessLog>,
+    /// Which rank of how many reads.
+    pub rank: Option<(u32, u32)>,
+}
+
+impl Reading {
+    /// A checkpoint as it is to be read; refuses one that nobody trusted has signed, where that is asked for.
+    pub fn prepare(&self, checkpoint: &Checkpoint) -> Result<Checkpoint> {
+        let mut prepared = checkpoint.with_keys(self.keys.clone());
+        if let Some((rank, world)) = self.rank {
+            prepared = prepared.for_rank(rank, world);
+        }
+        if let Some(log) = &self.access_log {
+            prepared = prepared.with_access_log(log.clone());
+        }
+        if self.trusted.is_empty() {
+            return Ok(prepared);
+        }
+        prepared.require_signature(&self.trusted)
+    }
+}
+
 /// An open checkpoint, and the tiers behind the one it is read from.
 #[derive(Debug)]
 pub struct Tiered {
@@ -55,6 +88,7 @@ impl Tiers {
             .rev()
             .filter(|placed| step.is_none_or(|step| step == placed.step));
         for placed in candidates {
+            let mut denied = None;
             for number in placed.tiers.keys() {
                 match self.open_at(*number, placed.step, is_verified).await {
                     Ok(checkpoint) => {
@@ -71,19 +105,28 @@ impl Tiers {
                             from,
                         });
                     }
-                    Err(error) => not_from.push(NotFrom {
-                        tier: self.name(*number),
-                        step: Some(placed.step),
-                        why: error.to_string(),
-                    }),
+                    Err(error) => {
+                        not_from.push(NotFrom {
+                            tier: self.name(*number),
+                            step: Some(placed.step),
+                            why: error.to_string(),
+                        });
+                        if error.kind() == ErrorKind::PermissionDenied {
+                            denied = Some(error);
+                        }
+                    }
                 }
+            }
+            // Who may not read this one is not given an older one instead.
+            if let Some(error) = denied {
+                return Err(error);
             }
         }
         Err(nowhere(step, &not_from))
     }
 
     fn name(&self, number: usize) -> String {
-        self.tiers
+        self.places
             .get(number)
             .map(|tier| tier.name.clone())
             .unwrap_or_default()
@@ -91,10 +134,11 @@ impl Tiers {
 
     async fn open_at(&self, number: usize, step: u64, is_verified: bool) -> Result<Checkpoint> {
         let tier = self
-            .tiers
+            .places
             .get(number)
             .ok_or_else(|| Error::new(ErrorKind::Internal, "open checkpoint", "there is no such tier"))?;
         let checkpoint = Checkpoint::open(Arc::clone(&tier.store), &self.context, step).await?;
+        let checkpoint = self.reading.prepare(&checkpoint)?;
         if !is_verified {
             return Ok(checkpoint);
         }
@@ -150,7 +194,7 @@ impl Tiered {
             step: Some(step),
             why: error.to_string(),
         });
-        for number in self.from.number + 1..self.tiers.tiers.len() {
+        for number in self.from.number + 1..self.tiers.places.len() {
             let why = match self.tiers.open_at(number, step, false).await {
                 Ok(checkpoint) if checkpoint.manifest().attempt == self.attempt => {
                     tracing::warn!(%error, tier = self.tiers.name(number), "reading a checkpoint from the next tier");
@@ -180,11 +224,18 @@ impl Tiered {
     }
 }
 
+/// `NotFound`, unless a tier could not be asked: it may have what is wanted, and nobody must begin anew because of it.
 fn nowhere(step: Option<u64>, not_from: &[NotFrom]) -> Error {
     let of_step = step.map(|step| format!(" of step {step}")).unwrap_or_default();
     let mut message = format!("no tier has a checkpoint{of_step} that can be read");
     for tried in not_from {
         message = format!("{message}; {}: {}", tried.tier, tried.why);
     }
-    Error::new(ErrorKind::NotFound, "open checkpoint", message)
+    let is_unasked = not_from.iter().any(|tried| tried.step.is_none());
+    let kind = if is_unasked {
+        ErrorKind::Unavailable
+    } else {
+        ErrorKind::NotFound
+    };
+    Error::new(kind, "open checkpoint", message)
 }

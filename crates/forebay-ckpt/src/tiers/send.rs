@@ -88,7 +88,7 @@ impl Way<'_> {
     /// The version that all ranges are read of; refuses an object of another length.
     async fn look(&self, object: &Sealed) -> Result<Option<String>> {
         let place = self.from.store.location().join(&object.key);
-        let meta = self.from.store.head(&object.key).await?;
+        let meta = self.from.store.head(&object.key).await.map_err(unreadable)?;
         if meta.size != object.bytes {
             let message = format!("it has {} bytes, but {} were written", meta.size, object.bytes);
             return Err(Error::new(ErrorKind::Corrupt, "drain", message).at(place));
@@ -104,7 +104,7 @@ impl Way<'_> {
         sent: &mut Sent,
     ) -> Result<PutDone> {
         let checker = shared(object);
-        let reads = checked(
+        let reads = checked_source(
             self.from,
             object,
             version,
@@ -155,7 +155,7 @@ impl Way<'_> {
         upload: &Arc<dyn Upload>,
         checker: &Shared,
     ) -> Result<Ledger> {
-        let parts = checked(
+        let parts = checked_source(
             self.from,
             object,
             version,
@@ -205,6 +205,17 @@ pub(super) fn is_of_disk(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io | ErrorKind::OutOfSpace)
 }
 
+/// Of a failure at the source: what is missing there, or lies where the disk cannot read, is damage of that checkpoint and of no other. A source that is away is not.
+pub(super) fn unreadable(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::Io => {
+            let message = "what the checkpoint names cannot be read";
+            Error::new(ErrorKind::Corrupt, "drain", message).with_source(error)
+        }
+        _ => error,
+    }
+}
+
 /// A checker that passes from one blocking task to the next.
 type Shared = Arc<Mutex<Checker>>;
 
@@ -218,6 +229,18 @@ fn finish(source: &Source, checker: &Shared) -> Result<u64> {
     }
     let finished = checker.lock().unwrap_or_else(PoisonError::into_inner).finish();
     finished.map_err(|error| error.at(source.store.location()))
+}
+
+/// [`checked`], of the source.
+fn checked_source<'a>(
+    source: &'a Source,
+    object: &'a Arc<Sealed>,
+    version: Option<String>,
+    class: Class,
+    piece_bytes: u64,
+    checker: &Shared,
+) -> impl Stream<Item = Result<(Buf, Ledger)>> + Send + use<'a> {
+    checked(source, object, version, class, piece_bytes, checker).map_err(unreadable)
 }
 
 /// The object in pieces of `piece_bytes`, in order, each checked as far as its bytes allow.

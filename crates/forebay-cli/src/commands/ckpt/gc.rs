@@ -1,8 +1,6 @@
 //! `forebay ckpt gc`.
 
-use std::sync::Arc;
-
-use forebay_ckpt::{AccessLog, AccessOp, GcOptions, gc};
+use forebay_ckpt::{AccessLog, GcOptions, gc};
 use forebay_core::ByteSize;
 
 use crate::Exit;
@@ -23,17 +21,9 @@ pub(super) async fn run(args: &CkptGcArgs, app: &App) -> Printed<Exit> {
         remove: args.remove.clone(),
         pin_age_max: args.dead_age(),
         is_dry_run: args.dry_run,
+        access_log: args.access_log.as_ref().map(AccessLog::new),
+        ..GcOptions::default()
     };
-    if let Some(log) = args.access_log.as_ref().filter(|_| !args.dry_run) {
-        let dry = GcOptions {
-            is_dry_run: true,
-            ..options.clone()
-        };
-        let log = AccessLog::new(log);
-        for step in gc(Arc::clone(&store), &context, &dry).await?.steps {
-            log.note(&context, &*store, AccessOp::Gc, (step, None)).await?;
-        }
-    }
     let bar = Bar::waiting(app.printer(), "collecting");
     let collected = gc(store, &context, &options).await;
     bar.finish();
