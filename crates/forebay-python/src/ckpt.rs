@@ -23,8 +23,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use forebay_ckpt::{
-    Attempt, Checkpoint, Drainer, DrainerOptions, GcOptions, KeyWrap, Keys, Listed, Manifest, Placed,
-    PublicKey, Retention, SigningKey, Tier, Tiers, gc, list, newest, note_failure,
+    AccessLog, Attempt, Checkpoint, Drainer, DrainerOptions, GcOptions, KeyWrap, Keys, Listed, Manifest,
+    Placed, PublicKey, Reading, Retention, SigningKey, Tier, Tiers, gc, list, newest, note_failure,
 };
 use forebay_core::{Error, ErrorKind, Location, Result, Scheme};
 use forebay_store::{Context, Store};
@@ -66,6 +66,8 @@ struct Place {
     secrets: Arc<Secrets>,
     /// Which rank of how many reads.
     reader: (u32, u32),
+    /// Who saved, loaded and removed what is noted there first.
+    access_log: Option<AccessLog>,
 }
 
 /// Who may read what is saved, and whose checkpoints are taken for good.
@@ -122,18 +124,23 @@ impl Place {
             slots: load::Slots::default(),
             secrets: Arc::default(),
             reader: (0, 1),
+            access_log: None,
         })
+    }
+
+    /// How checkpoints are read here, from whichever place.
+    fn reading(&self) -> Reading {
+        Reading {
+            keys: self.secrets.keys.clone(),
+            trusted: self.secrets.trusted.clone(),
+            access_log: self.access_log.clone(),
+            rank: Some(self.reader),
+        }
     }
 
     /// A checkpoint with the keys to read it; refuses one that nobody trusted has signed, where that is asked for.
     fn prepared(&self, checkpoint: &Checkpoint) -> Result<Checkpoint> {
-        let Secrets { keys, trusted, .. } = &*self.secrets;
-        let (rank, world) = self.reader;
-        let checkpoint = checkpoint.with_keys(keys.clone()).for_rank(rank, world);
-        if trusted.is_empty() {
-            return Ok(checkpoint);
-        }
-        checkpoint.require_signature(trusted)
+        self.reading().prepare(checkpoint)
     }
 
     /// Steps with a manifest of the nearest place that can be read, and the names of all places that have them.
@@ -170,7 +177,14 @@ impl Place {
     async fn settle(&self) -> Result<()> {
         if self.has_mirror() {
             let start = || Drainer::start(self.tiers.clone(), DrainerOptions::default());
-            return self.drainer.get_or_init(start).settled().await.map(drop);
+            let settled = self.drainer.get_or_init(start).settled().await?;
+            return match settled.report.passed.iter().find(|passed| passed.is_trouble) {
+                Some(passed) => {
+                    let message = format!("step {} is not copied: {}", passed.step, passed.why);
+                    Err(Error::new(ErrorKind::Precondition, "drain", message))
+                }
+                None => Ok(()),
+            };
         }
         let has_rules = |tier: &Tier| !tier.retention.keeps_all();
         if self.tiers.tiers().iter().any(has_rules) {
@@ -225,11 +239,14 @@ impl PyNativeCheckpoints {
             get(options, "rank")?.unwrap_or(0),
             get(options, "world")?.unwrap_or(1),
         );
-        let place = Place {
+        let access_log: Option<PathBuf> = get(options, "access_log")?;
+        let mut place = Place {
             secrets,
             reader,
+            access_log: access_log.map(AccessLog::new),
             ..place
         };
+        place.tiers = place.tiers.clone().reading(place.reading());
         Ok(Self {
             opened: ForkGuard::new(Inside::new(process, place)),
         })
@@ -333,6 +350,7 @@ impl PyNativeCheckpoints {
         let place = self.place(py)?;
         let options = GcOptions {
             remove: get(options, "remove")?.unwrap_or_default(),
+            access_log: place.access_log.clone(),
             ..GcOptions::default()
         };
         let collected = wait(py, place.process, async {

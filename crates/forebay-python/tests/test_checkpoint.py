@@ -191,6 +191,32 @@ def test_checkpoints_are_copied_to_a_mirror(place: Path, tmp_path: Path) -> None
         assert ckpt.load(framework="numpy")["w"][0] == 3
 
 
+def test_saves_after_going_back_are_kept_and_told(place: Path) -> None:
+    with forebay.Checkpointer(place, keep_last=2) as ckpt:
+        for step in (10, 20, 30):
+            ckpt.save(step, {"w": numpy.full(9, step)}).wait()
+        # From 10 on again.
+        job = ckpt.save(11, {"w": numpy.full(9, 11)})
+        with pytest.warns(UserWarning, match="step 30 is there from before"):
+            job.wait()
+        ckpt.drain()
+        assert ckpt.steps() == [11, 30]
+        assert ckpt.load(11, framework="numpy")["w"][0] == 11
+
+
+def test_who_saves_loads_and_removes_is_noted(place: Path, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    with forebay.Checkpointer(place, access_log=log, keep_last=1) as ckpt:
+        for step in (1, 2):
+            ckpt.save(step, {"w": numpy.full(9000, step)}).wait()
+        ckpt.drain()
+        ckpt.load(framework="numpy")
+        ckpt.load_into({"w": numpy.zeros(9000, dtype="int64")})
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    noted = [(line["op"], line["step"]) for line in lines]
+    assert noted == [("save", 1), ("save", 2), ("gc", 1), ("load", 2), ("load", 2)]
+
+
 @pytest.mark.parametrize("compress", ["lz4", "zstd", "zstd:3", "auto"])
 def test_compressed_states_come_back(place: Path, compress: str) -> None:
     with forebay.Checkpointer(place, compress=compress) as ckpt:

@@ -97,7 +97,7 @@ pub(crate) struct CkptDiffArgs {
 /// What a place keeps.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct KeepArgs {
-    /// Keep that many of the newest
+    /// Keep that many of those committed last
     #[arg(long, value_name = "COUNT")]
     pub(crate) keep_last: Option<usize>,
     /// Beside them, keep steps that are a multiple of this
@@ -139,7 +139,7 @@ fn parse_age(text: &str) -> Result<Duration, String> {
 }
 
 /// How checkpoints are brought to another place.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct BringArgs {
     /// Most bytes a second that are written
     #[arg(long, value_name = "SIZE")]
@@ -153,6 +153,9 @@ pub(crate) struct BringArgs {
     /// Read back everything that was sent, not only where nobody else compared it
     #[arg(long)]
     pub(crate) read_back: bool,
+    /// Note in this file which checkpoints are copied before they are; see `forebay ckpt log`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) access_log: Option<PathBuf>,
 }
 
 /// `forebay ckpt drain`.
@@ -223,6 +226,9 @@ pub(crate) struct CkptExportArgs {
     pub(crate) key: Vec<String>,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
+    /// Note in this file that the checkpoint is loaded before it is; see `forebay ckpt log`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) access_log: Option<PathBuf>,
     /// Bytes of a shard
     #[arg(long, value_name = "SIZE", default_value = "5GB")]
     pub(crate) shard_size: ByteSize,

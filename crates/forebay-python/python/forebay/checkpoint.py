@@ -69,6 +69,7 @@ class SaveJob:
         """Around a save; made by ``Checkpointer.save``."""
         self._native = native
         self._is_seen = False
+        self._is_warned = False
         self.step = step
         self.bytes_total = bytes_total
         self.notes = notes
@@ -91,7 +92,15 @@ class SaveJob:
         if not self._native.wait(timeout):
             raise StoreTimeoutError(f"the save of step {self.step} is not over after {timeout} seconds")
         self._is_seen = True
-        return self._report()[0]
+        report = self._report()[0]
+        if report["later_step"] is not None and not self._is_warned:
+            self._is_warned = True
+            warnings.warn(
+                f"step {report['later_step']} is there from before, and above step {self.step}: load() without"
+                " a step gives that one. Remove it by delete(), or name the step",
+                stacklevel=3,
+            )
+        return report
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Give what went wrong, once it is over; None when nothing did."""
@@ -162,8 +171,8 @@ class Checkpointer:
     Args:
         url: a directory or URL, one for each training run.
         mirror: another place, or several, that checkpoints are copied to in the background.
-        keep_last: so many of the newest are kept; all, unless said otherwise, and those that are not copied
-            to the mirror yet.
+        keep_last: so many of those saved last are kept; all, unless said otherwise, and those that are not
+            copied to the mirror yet.
         keep_every: beside them, those whose step is a multiple of this.
         mirror_keep_last: what mirrors keep; everything, unless said otherwise.
         mirror_keep_every: beside them, those whose step is a multiple of this.
@@ -171,6 +180,8 @@ class Checkpointer:
             ``aws-kms:KEY``, ``command:PROGRAM ARGUMENTS``, or a path. The same to load it.
         sign: file with a private key to sign checkpoints by; takes ``blake3`` or ``sha256`` for `hash`.
         trust: files with public keys: only what one of them has signed is loaded.
+        access_log: a file in which is noted who saves, loads and removes checkpoints, before it is done;
+            see ``forebay ckpt log``.
         compress: ``off``, ``lz4``, ``zstd``, ``zstd:LEVEL``, or ``auto``: what pays for weights.
         hash: of every chunk: ``xxh3`` against accidents; ``blake3`` or ``sha256`` against tampering, too.
         incremental: reference chunks that the checkpoint before has instead of writing them.
@@ -207,6 +218,7 @@ class Checkpointer:
         key: str | Sequence[str] | None = None,
         sign: Url | None = None,
         trust: Url | Sequence[Url] | None = None,
+        access_log: Url | None = None,
         hash: Hash = "xxh3",  # noqa: A002
         incremental: bool = False,
         full_every: int = 20,
@@ -252,6 +264,7 @@ class Checkpointer:
                 "keys": [key] if isinstance(key, str) else list(key or ()),
                 "sign": None if sign is None else os.fspath(sign),
                 "trust": [os.fspath(one) for one in _listed(trust)],
+                "access_log": None if access_log is None else os.fspath(access_log),
                 "endpoint": endpoint,
                 "region": region,
                 "addressing": addressing,

@@ -14,8 +14,7 @@ use forebay_io::{AlignedBuf, Buf};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use serde::Serialize;
-use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio::sync::{Notify, watch};
 
 use super::stage::{lent, spec_of};
 use super::value::{to_metadata, to_value};
@@ -42,7 +41,8 @@ type AliasRow = (String, String, u64, Vec<u64>, Vec<u64>);
 pub(crate) struct PyNativeSave {
     process: ForkGuard<&'static Process>,
     state: Arc<State>,
-    task: AbortHandle,
+    /// Told when it is to be broken off.
+    stop: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -95,6 +95,8 @@ struct Done {
     chain: u32,
     /// Why a full save was made although an incremental one was asked for.
     full_because: Option<String>,
+    /// A step above this one that was there before, which loading the newest gives.
+    later_step: Option<u64>,
     publish: &'static str,
     seconds: f64,
     #[serde(skip)]
@@ -150,9 +152,19 @@ pub(super) fn begin(
     });
     let told = Arc::clone(&state);
     let after = place.clone();
-    let task = place.process.runtime().spawn(async move {
+    let stop = Arc::new(Notify::new());
+    let stopped = Arc::clone(&stop);
+    place.process.runtime().spawn(async move {
         let guard = Guarded(told);
-        let done = order.run(&guard.0).await;
+        let withdrawn = order.withdrawn();
+        let done = tokio::select! {
+            done = order.run(&guard.0) => done,
+            () = stopped.notified() => {
+                // What was written is nobody's then, and gc may have it.
+                withdrawn.await;
+                Err(Error::new(ErrorKind::Cancelled, "save", "the save was broken off"))
+            }
+        };
         let is_first_and_good = rank == 0 && done.is_ok();
         guard.0.outcome().replace(done);
         guard.0.stage.send_replace(Stage::Done);
@@ -165,7 +177,7 @@ pub(super) fn begin(
     Ok(PyNativeSave {
         process: ForkGuard::new(place.process),
         state,
-        task: task.abort_handle(),
+        stop,
     })
 }
 
@@ -181,6 +193,17 @@ impl Drop for Guarded {
 }
 
 impl Order {
+    /// Take back the note that the attempt is being saved, where this is who has put it.
+    fn withdrawn(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (store, attempt) = (Arc::clone(&self.place.store), self.options.attempt);
+        let is_first = self.rank == 0;
+        async move {
+            if is_first {
+                Save::withdraw(&*store, attempt).await;
+            }
+        }
+    }
+
     async fn run(self, state: &State) -> Result<Done> {
         let clock = Arc::clone(self.place.context.clock());
         let begun = clock.now();
@@ -205,6 +228,7 @@ impl Order {
             joined?
         };
         let full_because = save.full_because().map(str::to_owned);
+        let later_step = save.later_step();
         let saved = match save.rank(rank, items).await {
             Ok(saved) => saved,
             Err(error) => {
@@ -237,7 +261,8 @@ impl Order {
             bytes_total: manifest.raw_bytes,
             bytes_written_total: manifest.written_bytes,
             chain: manifest.base.map_or(0, |base| base.chain),
-            full_because,
+            full_because: full_because.or(saved.base_trouble),
+            later_step,
             publish: manifest.publish.name(),
             seconds: clock.now().saturating_sub(begun).as_secs_f64(),
             ledger,
@@ -268,6 +293,7 @@ pub(super) fn options_of(py: Python<'_>, place: &Place, given: &Bound<'_, PyDict
     options.base_step = get(given, "base_step")?;
     options.seal = place.secrets.keys.clone();
     options.sign.clone_from(&place.secrets.sign);
+    options.access_log.clone_from(&place.access_log);
     if let Some(text) = get::<String>(given, "compress")? {
         options.compress = text.parse().map_err(raise)?;
     }
@@ -386,7 +412,7 @@ impl PyNativeSave {
     /// Break it off, unless the state was written already.
     fn cancel(&self) {
         if *self.state.stage.borrow() < Stage::Written {
-            self.task.abort();
+            self.stop.notify_one();
         }
     }
 

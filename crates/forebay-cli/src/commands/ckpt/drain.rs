@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_ckpt::{DrainEvent, DrainOptions, DrainReport, Publish, drain};
+use forebay_ckpt::{AccessLog, DrainEvent, DrainOptions, DrainReport, Publish, drain};
 use forebay_core::{ByteSize, Clock, ErrorKind, Rate, SystemClock};
 use forebay_store::{Context, Store};
 
@@ -110,6 +110,7 @@ fn options(args: &BringArgs) -> DrainOptions {
         },
         bytes_per_second_max: args.bytes_per_second.map(|size| size.0),
         reads_back: args.read_back,
+        access_log: args.access_log.as_ref().map(AccessLog::new),
         ..DrainOptions::default()
     }
 }

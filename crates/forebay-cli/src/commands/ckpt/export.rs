@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_ckpt::{ExportFormat, ExportOptions, export};
+use forebay_ckpt::{AccessLog, ExportFormat, ExportOptions, export};
 use forebay_core::{ByteSize, Clock, Rate, Result, SystemClock};
 use forebay_store::{Context, Store};
 
@@ -44,7 +44,10 @@ pub(super) async fn run(args: &CkptExportArgs, app: &App) -> Printed<Exit> {
     if let Some(trusted) = args.trust.trusted()? {
         checkpoint = checkpoint.require_signature(&trusted)?;
     }
-    let checkpoint = checkpoint.with_keys(keys(&args.key, &context)?);
+    let mut checkpoint = checkpoint.with_keys(keys(&args.key, &context)?);
+    if let Some(log) = &args.access_log {
+        checkpoint = checkpoint.with_access_log(AccessLog::new(log));
+    }
     let (to, file_name) = target(args, &context).await?;
     let options = ExportOptions {
         format: match args.to {
