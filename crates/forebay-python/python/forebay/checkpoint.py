@@ -347,17 +347,20 @@ class Checkpointer:
                 return Taken(flat, b"", b"")
             return Taken(flat, _digest(flat.structure), _digest(without(flat.structure, own)))
 
+        def fail(attempt: str, error: BaseException) -> None:
+            if self.world > 1:
+                which = (step, attempt, self.rank)
+                with contextlib.suppress(Exception):
+                    self._native.fail(which, type(error).__name__, str(error) or type(error).__name__)
+
         flat, agreed = self._ranks.agree(
-            step, take, self._native.draw, self._base_step, NativeCheckpoints.derive
+            step, take, self._native.draw, self._base_step, NativeCheckpoints.derive, fail
         )
         try:
             job = self._begin(step, state, metadata or {}, flat, agreed)
         except BaseException as error:
             # From here on the others wait at the store.
-            if self.world > 1:
-                which = (step, agreed.attempt, self.rank)
-                with contextlib.suppress(Exception):
-                    self._native.fail(which, type(error).__name__, str(error) or type(error).__name__)
+            fail(agreed.attempt, error)
             raise
         job.stall_seconds = time.perf_counter() - begun
         return job
