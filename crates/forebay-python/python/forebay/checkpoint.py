@@ -96,8 +96,8 @@ class SaveJob:
         if report["later_step"] is not None and not self._is_warned:
             self._is_warned = True
             warnings.warn(
-                f"step {report['later_step']} is there from before, and above step {self.step}: load() without"
-                " a step gives that one. Remove it by delete(), or name the step",
+                f"step {report['later_step']} is there from before, and above step {self.step}: load() "
+                "without a step gives that one. Remove it by delete(), or name the step",
                 stacklevel=3,
             )
         return report
