@@ -12,7 +12,8 @@
 //! - [`Value`]: what is not a tensor, without pickle; [`Dtype`], [`SliceSpec`]: what is;
 //! - [`list`](fn@list), [`newest`], [`verify`](fn@verify), [`diff`](fn@diff), [`gc`](fn@gc);
 //! - [`Tiers`], [`drain`](fn@drain), [`Retention`]: the same checkpoints near and far, and what each place keeps;
-//! - [`export`](fn@export): written anew in the formats of others.
+//! - [`export`](fn@export): written anew in the formats of others;
+//! - [`CheckpointView`]: its tensors as one safetensors file, which is nowhere written.
 //!
 //! The bytes are specified in `docs/formats/checkpoint.md`. `wire`, `tree`, `part`, `index`, `manifest`, `layout` and `codec` are pure; `pages` and `open` read, `save` and
 //! `commit` write.
@@ -51,6 +52,7 @@ mod tiers;
 mod tree;
 mod value;
 mod verify;
+mod view;
 mod wire;
 
 pub use access_log::{AccessLine, AccessLog, AccessOp, LogVerified};
@@ -82,3 +84,4 @@ pub use tiers::{
 };
 pub use value::{Array, DEPTH_MAX, DIMS_MAX, Named, VALUE_BYTES_MAX, Value};
 pub use verify::{DAMAGES_KEPT_MAX, Damage, Verified, verify};
+pub use view::{CheckpointView, ViewOptions, Viewed};

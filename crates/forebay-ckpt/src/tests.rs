@@ -19,4 +19,3 @@ mod sealed;
 mod shared;
 pub(crate) mod support;
 mod tiers;
-mod tiers_trouble;

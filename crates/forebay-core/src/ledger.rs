@@ -34,6 +34,15 @@ impl PathTotals {
         self.copied_bytes = self.copied_bytes.saturating_add(other.copied_bytes);
         self.retries = self.retries.saturating_add(other.retries);
     }
+
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            requests: self.requests.saturating_sub(earlier.requests),
+            copied_bytes: self.copied_bytes.saturating_sub(earlier.copied_bytes),
+            retries: self.retries.saturating_sub(earlier.retries),
+        }
+    }
 }
 
 /// A step down from a faster path, and why.
@@ -109,6 +118,25 @@ impl Ledger {
         for downgrade in &other.downgrades {
             self.keep(downgrade.clone());
         }
+    }
+
+    /// What was added since an earlier state of the same account.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut added = Self {
+            verified_bytes: self.verified_bytes.saturating_sub(earlier.verified_bytes),
+            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
+            downgrades_dropped: self.downgrades_dropped.saturating_sub(earlier.downgrades_dropped),
+            ..Self::default()
+        };
+        for (path, totals) in &self.paths {
+            let more = totals.since(&earlier.path(*path));
+            if more != PathTotals::default() {
+                added.totals_mut(*path).add(&more);
+            }
+        }
+        let is_new = |downgrade: &&Downgrade| !earlier.downgrades.contains(downgrade);
+        added.downgrades = self.downgrades.iter().filter(is_new).cloned().collect();
+        added
     }
 
     /// Bytes over all paths.
@@ -203,6 +231,17 @@ mod tests {
             prop_assert_eq!(ab.bytes(), a.bytes() + b.bytes());
             prop_assert_eq!(&ab.paths, &ba.paths);
             prop_assert!(ab.downgrades.len() <= DOWNGRADES_KEPT_MAX);
+        }
+
+        #[test]
+        fn what_was_added_is_found_again(a in any_ledger(), b in any_ledger()) {
+            let mut both = a.clone();
+            both.merge(&b);
+            let added = both.since(&a);
+            prop_assert_eq!(added.bytes(), b.bytes());
+            prop_assert_eq!(added.verified_bytes, b.verified_bytes);
+            prop_assert!(added.downgrades.iter().all(|downgrade| b.downgrades.contains(downgrade)));
+            prop_assert_eq!(both.since(&both), Ledger::default());
         }
 
         #[test]

@@ -5,21 +5,19 @@
 
 mod device;
 mod dlpack;
+mod open;
 mod save;
 
-use std::path::PathBuf;
-
 use forebay_core::safetensors::Header;
-use forebay_core::{DataPath, Error, ErrorKind, Location, PathPolicy, Result};
+use forebay_core::{DataPath, Error, ErrorKind, PathPolicy};
 use forebay_store::Context;
-use forebay_store::cache::Mode;
-use forebay_weights::source::OpenOptions;
 use forebay_weights::{DeviceReport, LoadOptions, LoadReport, Selection, Shard, Slice, Source, load_host};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use serde::Serialize;
 
 pub(crate) use self::device::{PyDeviceTensor, gds_probe, weights_load_device, weights_warm};
+use self::open::{Named, Opening};
 pub(crate) use self::save::{weights_save, weights_serialize};
 use crate::buffer;
 use crate::errors;
@@ -27,7 +25,7 @@ use crate::fork::ForkGuard;
 use crate::ledger::PyLedger;
 use crate::process::{self, Inside, Process};
 use crate::settings::SizeArgument;
-use crate::store::{Choices, cache_of};
+use crate::store::Choices;
 use crate::wait::wait;
 
 /// Files of tensors, opened.
@@ -42,13 +40,18 @@ struct Opened {
     process: &'static Process,
     context: Context,
     source: Source,
+    left_out: Vec<String>,
+    damaged: Vec<(u64, String)>,
 }
 
 /// Name, dtype and shape of a tensor, and the number of its file.
 type Row = (String, &'static str, Vec<u64>, usize);
 
-/// Location, bytes and metadata of a file, and whether there are checksums of it.
+/// Location, bytes and metadata of a file, and whether it is compared with checksums.
 type FileRow<'py> = (String, u64, Option<Bound<'py, PyDict>>, bool);
+
+/// Names of tensors that were left out; steps that cannot be read, and why.
+type Missing = (Vec<String>, Vec<(u64, String)>);
 
 /// Name, dtype, shape and bytes of a tensor.
 type Tensor<'py> = (String, &'static str, Vec<u64>, Bound<'py, PyAny>);
@@ -72,18 +75,20 @@ impl PyNativeWeights {
             get(options, "addressing")?,
         );
         let process = Process::get(py)?;
-        let opening = Opening {
-            urls,
-            base,
-            verify: get(options, "verify")?,
-            cache: get(options, "cache")?,
-        };
+        let opening = Opening::new(urls, base, options)?;
         let context = choices.context(process.context());
-        let source = wait(py, process, opening.open(process, &context))?;
+        let named = wait(py, process, opening.open(process, &context))?;
+        let Named {
+            source,
+            left_out,
+            damaged,
+        } = named;
         let opened = Opened {
             process,
             context,
             source,
+            left_out,
+            damaged,
         };
         Ok(Self {
             opened: ForkGuard::new(Inside::new(process, opened)),
@@ -126,10 +131,16 @@ impl PyNativeWeights {
                 file.location.to_string(),
                 file.meta.size,
                 metadata,
-                file.hashes.is_some(),
+                file.is_checked(),
             ))
         });
         files.collect()
+    }
+
+    /// Names of tensors of checkpoints that cannot be loaded so; and newer steps that cannot be read, with the reason.
+    fn missing(&self, py: Python<'_>) -> PyResult<Missing> {
+        let opened = self.opened(py)?;
+        Ok((opened.left_out.clone(), opened.damaged.clone()))
     }
 
     /// Load what a selection wants: the tensors in file order, the report as JSON, and the ledger.
@@ -185,40 +196,6 @@ fn told(
         errors::raise(py, &error)
     })?;
     Ok((text, PyLedger::from(ledger)))
-}
-
-/// What a source is opened with.
-struct Opening {
-    urls: Vec<String>,
-    base: PathBuf,
-    verify: Option<String>,
-    cache: Option<String>,
-}
-
-impl Opening {
-    async fn open(self, process: &'static Process, context: &Context) -> Result<Source> {
-        let mut locations = Vec::with_capacity(self.urls.len());
-        for url in &self.urls {
-            if url.starts_with("mem:") && process.is_forked() {
-                let message = "objects in memory cannot be used after a fork";
-                return Err(Error::new(ErrorKind::Unsupported, "open", message).at(url));
-            }
-            locations.push(Location::parse(url, &self.base)?);
-        }
-        let cache = match locations.first() {
-            Some(location) => cache_of(self.cache.as_deref(), false, location, &self.base)?,
-            None => None,
-        };
-        let options = OpenOptions {
-            verify: self.verify.as_deref().unwrap_or("prefer").parse()?,
-            // Parts of files are wanted as often as whole ones.
-            cache: cache.map(|config| forebay_store::cache::CacheConfig {
-                mode: Mode::Blocks,
-                ..config
-            }),
-        };
-        Source::open(&locations, &options, context).await
-    }
 }
 
 /// Names, each with a dimension, a first index and a number of indices where it is not wanted whole.

@@ -25,8 +25,8 @@ pub mod sink;
 pub mod source;
 
 pub use hashes::{Hashes, Verify};
-pub use load_plan::{Cut, Moves, Piece, Placement, Plan, PlanTensor, Region};
+pub use load_plan::{Cut, Edges, Moves, Piece, Placement, Plan, PlanTensor, Region};
 pub use loader::{DeviceOptions, LoadOptions, LoadReport, load_device, load_host, load_into};
 pub use select::{Selection, Shard, Slice};
 pub use sink::{DeviceReport, DeviceSink, DeviceTensor, HostSink, HostTensor, Sink};
-pub use source::{Source, SourceFile};
+pub use source::{CheckedFile, Source, SourceFile};

@@ -5,18 +5,21 @@
 //!   nothing is copied. A device that copies anyway packs tensors at an alignment of its own ([`Placement::Packed`]).
 //! - A slice of a tensor along its first dimension is a run. Along another one it is a strip of every row: strips that are long are read
 //!   one by one, short ones together with what is between them, and are cut out ([`Moves::Cuts`]).
-//! - Where checksums of chunks are compared, reads are widened to whole chunks.
+//! - Where checksums of chunks are compared, reads are widened to whole chunks. A file may say where else it is best cut ([`Edges`]): reads end there, and
+//!   begin and end at the bytes that are wanted.
 //!
 //! The destination is one range of bytes from 0 on, made of [`Region`]s that begin at pages. Every piece fills one range of one region that no
 //! other piece touches.
 
 mod build;
+mod edges;
 #[cfg(test)]
 mod tests;
 
 use forebay_core::safetensors::{Dtype, Header};
 use forebay_core::{Result, Span};
 
+pub use self::edges::Edges;
 use crate::select::Wanted;
 
 /// How tensors lie in the destination.
@@ -40,13 +43,30 @@ pub struct Grid {
     pub chunk_bytes: u64,
 }
 
+/// Where reads of a file begin and end.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum Cuts<'a> {
+    /// At pages, as direct reads like it.
+    #[default]
+    Pages,
+    /// At chunks, which are going to be compared.
+    Chunks(Grid),
+    /// At what is wanted; in between at edges, where a piece has at most `piece_bytes_max` by then.
+    Edges {
+        /// Of the file.
+        edges: &'a Edges,
+        /// In bytes, at least that of usual pieces.
+        piece_bytes_max: u64,
+    },
+}
+
 /// A file as the plan sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanFile<'a> {
     /// What it holds.
     pub header: &'a Header,
-    /// Its chunks, where they are going to be compared.
-    pub grid: Option<Grid>,
+    /// Where it is cut.
+    pub cuts: Cuts<'a>,
 }
 
 /// One tensor in the destination.
@@ -86,7 +106,7 @@ pub struct Piece {
     pub index: usize,
     /// Which file.
     pub file: usize,
-    /// What is read of it; begins at a page, and ends at one or at the end of the file.
+    /// What is read of it; begins at a page, and ends at one or at the end of the file, unless the file has edges of its own.
     pub span: Span,
     /// The part of the destination that it fills, which no other piece touches.
     pub dest: Span,

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, PathPolicy, Result};
-use forebay_io::cpu_time;
+use forebay_io::{BufPool, PoolConfig, cpu_time};
 use forebay_store::{Context, ReadOptions, Store};
 use serde::Serialize;
 use tokio::task::JoinSet;
@@ -33,6 +33,12 @@ const LOCAL_PIECE_BYTES: u64 = 32 << 20;
 
 /// Least size of a piece: holds whole chunks of any size that checksums have.
 const PIECE_BYTES_MIN: u64 = 8 << 20;
+
+/// Most bytes of a piece of a file with edges of its own, where an edge is not nearer: sixteen chunks of the usual size, each of another rank.
+const EDGE_PIECE_BYTES_MAX: u64 = 64 << 20;
+
+/// Memory for what is cut out of files that are stores of their own; see [`cutting_pool`].
+const CUTTING_BYTES: u64 = 4 * EDGE_PIECE_BYTES_MAX;
 
 /// Bytes of local files in flight. The gate holds those of them that are with the disk to less.
 const LOCAL_IN_FLIGHT_BYTES: u64 = 128 << 20;
@@ -93,7 +99,8 @@ pub async fn load_host(
     options: &LoadOptions,
     context: &Context,
 ) -> Result<(Vec<HostTensor>, LoadReport)> {
-    let sink = Arc::new(HostSink::new(context.pool(), options.memory_bytes_max));
+    let pool = cutting_pool(source, context)?;
+    let sink = Arc::new(HostSink::new(&pool, options.memory_bytes_max));
     let shared: Arc<dyn Sink> = Arc::<HostSink>::clone(&sink);
     let mut report = load_into(source, options, shared, context).await?;
     let sink = Arc::into_inner(sink).ok_or_else(|| {
@@ -106,6 +113,18 @@ pub async fn load_host(
     let (tensors, ledger) = sink.into_tensors()?;
     report.ledger.merge(&ledger);
     Ok((tensors, report))
+}
+
+/// Where pieces that are cut up are leased from. A store that checks what it gives leases memory of its own from the pool of the context, and who holds a lease
+/// of a pool must not wait for another: so what is read from it goes elsewhere.
+fn cutting_pool(source: &Source, context: &Context) -> Result<BufPool> {
+    if source.files().iter().all(|file| file.edges.is_none()) {
+        return Ok(context.pool().clone());
+    }
+    BufPool::new(&PoolConfig {
+        bytes_max: CUTTING_BYTES,
+        ..PoolConfig::default()
+    })
 }
 
 /// Load into any sink; returns when everything is in place.
@@ -165,12 +184,13 @@ pub fn plan(source: &Source, options: &LoadOptions, sink: &dyn Sink, context: &C
         LOCAL_PIECE_BYTES
     };
     let piece_bytes = piece_bytes.min(sink.piece_bytes_max()).max(PIECE_BYTES_MIN);
+    let piece_bytes_max = EDGE_PIECE_BYTES_MAX.min(sink.piece_bytes_max()).max(piece_bytes);
     let files: Vec<PlanFile<'_>> = source
         .files()
         .iter()
         .map(|file| PlanFile {
             header: &file.header,
-            grid: file.hashes.as_ref().map(crate::Hashes::grid),
+            cuts: file.cuts(piece_bytes_max),
         })
         .collect();
     Plan::new(&files, &wanted, sink.placement(), piece_bytes)

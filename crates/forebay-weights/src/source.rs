@@ -5,6 +5,8 @@
 //! ```
 //!
 //! The version of each file is kept and every read is pinned to it: a file that changes during a load is noticed.
+//!
+//! A store may also show something else as a file, and check by itself all that it gives ([`CheckedFile`]): a checkpoint is loaded so.
 
 mod find;
 #[cfg(test)]
@@ -14,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_core::safetensors::{Header, TensorInfo};
+use forebay_core::safetensors::{Header, LENGTH_BYTES, TensorInfo};
 use forebay_core::{Error, ErrorKind, Key, Ledger, Location, Result, Scheme, Span};
 use forebay_io::{AlignedBuf, Class, Pages};
 use forebay_store::cache::CacheConfig;
@@ -24,6 +26,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::hashes::{Hashes, SIDE_SUFFIX, Verify};
 use crate::index::Index;
+use crate::load_plan::{Cuts, Edges};
 use crate::select::{Selection, Wanted};
 
 /// Bytes read from the start of a file before anything of it is known: holds the whole header of most.
@@ -47,12 +50,55 @@ pub struct SourceFile {
     pub header: Header,
     /// Its checksums, where there are any and they are wanted.
     pub hashes: Option<Hashes>,
+    /// Where it is best cut, where it is a [`CheckedFile`].
+    pub edges: Option<Edges>,
+}
+
+/// What a store shows as a file, and compares by itself with hashes made at writing time, all of it, before it gives it.
+#[derive(Debug)]
+pub struct CheckedFile {
+    /// What there is instead of the file, for messages.
+    pub location: Location,
+    /// The store that shows it.
+    pub store: Arc<dyn Store>,
+    /// Its name there.
+    pub key: Key,
+    /// Where it is best cut.
+    pub edges: Edges,
 }
 
 impl SourceFile {
     /// Its path, where it is a local file.
     pub fn path(&self) -> Option<PathBuf> {
-        self.location.to_path()
+        match self.edges {
+            Some(_) => None,
+            None => self.location.to_path(),
+        }
+    }
+
+    /// True when all that is read of it is compared with what was made at writing time.
+    pub fn is_checked(&self) -> bool {
+        self.hashes.is_some() || self.edges.is_some()
+    }
+
+    /// Why its bytes must pass through host memory, where it is no local file.
+    pub(crate) fn way_through_host(&self) -> String {
+        match self.edges {
+            Some(_) => format!("what is read from {} is verified in host memory", self.location),
+            None => format!("{} is not a local file", self.location),
+        }
+    }
+
+    /// Where it is cut; with edges of its own, into pieces of at most so many bytes.
+    pub(crate) fn cuts(&self, piece_bytes_max: u64) -> Cuts<'_> {
+        match (&self.edges, &self.hashes) {
+            (Some(edges), _) => Cuts::Edges {
+                edges,
+                piece_bytes_max,
+            },
+            (None, Some(hashes)) => Cuts::Chunks(hashes.grid()),
+            (None, None) => Cuts::Pages,
+        }
     }
 
     /// How ranges of it are read: only of the version that was opened.
@@ -75,7 +121,7 @@ pub struct OpenOptions {
 }
 
 /// Everything that was named, opened.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Source {
     files: Vec<Arc<SourceFile>>,
     /// For each file, the index that says which of its tensors count, and its number there.
@@ -91,7 +137,34 @@ impl Source {
         for location in locations {
             found.extend(find::find(location, options, context).await?);
         }
-        let verify = options.verify;
+        Self::of_found(found, options.verify).await
+    }
+
+    /// Open a file that its store checks.
+    pub async fn of_checked(file: CheckedFile) -> Result<Self> {
+        let found = Found {
+            location: file.location,
+            store: file.store,
+            key: file.key,
+            index: None,
+            edges: Some(file.edges),
+        };
+        Self::of_found(vec![found], Verify::Off).await
+    }
+
+    /// All of several sources, in their order.
+    pub fn joined(sources: Vec<Self>) -> Result<Self> {
+        let mut all = Self::default();
+        for source in sources {
+            all.files.extend(source.files);
+            all.indexed.extend(source.indexed);
+            all.ledger.merge(&source.ledger);
+        }
+        all.check_twins()?;
+        Ok(all)
+    }
+
+    async fn of_found(found: Vec<Found>, verify: Verify) -> Result<Self> {
         let mut source = Self {
             files: Vec::new(),
             indexed: found.iter().map(|file| file.index.clone()).collect(),
@@ -213,6 +286,8 @@ pub(crate) struct Found {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) key: Key,
     pub(crate) index: Option<(Arc<Index>, usize)>,
+    /// Where it is best cut, where its store checks it.
+    pub(crate) edges: Option<Edges>,
 }
 
 /// Gives the refusal, too, where it was not allowed to look for checksums and none are required.
@@ -228,7 +303,11 @@ async fn open_file(found: &Found, verify: Verify) -> Result<(SourceFile, Ledger,
         class: Class::Latency,
         ..ReadOptions::default()
     };
-    let first = FIRST_BYTES.min(meta.size);
+    let first = match found.edges {
+        None => FIRST_BYTES.min(meta.size),
+        // Of what its store checks, a byte behind the header would cost a chunk.
+        Some(_) => LENGTH_BYTES.min(meta.size),
+    };
     let (mut prefix, mut ledger) = read(found, &found.key, first, &options).await?;
     let needed = Header::prefix_bytes(&prefix, meta.size).map_err(at)?;
     if needed > first {
@@ -262,6 +341,7 @@ async fn open_file(found: &Found, verify: Verify) -> Result<(SourceFile, Ledger,
         meta,
         header,
         hashes,
+        edges: found.edges.clone(),
     };
     Ok((file, ledger, denied))
 }
@@ -351,6 +431,10 @@ pub(crate) fn is_remote(location: &Location) -> bool {
 
 /// Write the checksums of a file beside it, by reading all of it.
 pub async fn write_hashes(file: &SourceFile, context: &Context) -> Result<Key> {
+    if file.edges.is_some() {
+        let message = "this has hashes of its own already, and all that is loaded is compared with them";
+        return Err(Error::new(ErrorKind::Unsupported, "write checksums", message).at(&file.location));
+    }
     let mut hasher = crate::hashes::ChunkHasher::default();
     let options = file.read_options();
     let mut at = 0;

@@ -48,7 +48,7 @@ pub(super) async fn resolve(checkpoint: &Checkpoint, want: Want) -> Result<Resol
         _ => None,
     });
     let Some(alias) = alias else {
-        let plan = plan(checkpoint, &want, found).await?;
+        let plan = planned(checkpoint, &want, found).await?;
         let view = None;
         return Ok(Resolved { want, plan, view });
     };
@@ -66,7 +66,7 @@ pub(super) async fn resolve(checkpoint: &Checkpoint, want: Want) -> Result<Resol
             name: alias.target,
             ..want
         };
-        let plan = plan(checkpoint, &want, found).await?;
+        let plan = planned(checkpoint, &want, found).await?;
         let view = None;
         return Ok(Resolved { want, plan, view });
     }
@@ -77,9 +77,16 @@ pub(super) async fn resolve(checkpoint: &Checkpoint, want: Want) -> Result<Resol
         offsets: target.offsets,
         lengths: target.lengths,
     };
-    let plan = plan(checkpoint, &want, found).await?;
+    let plan = planned(checkpoint, &want, found).await?;
     let view = Some(view);
     Ok(Resolved { want, plan, view })
+}
+
+/// Plan a want of a tensor that is stored.
+pub(super) async fn planned(checkpoint: &Checkpoint, want: &Want, found: Vec<Found>) -> Result<Plan> {
+    let area = (want.offsets.clone(), want.lengths.clone());
+    let what = (want.name.as_str(), want.memory.len() as u64);
+    plan(checkpoint, what, &[area], found).await
 }
 
 /// True when an alias has all elements of the tensor in their order.

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Result, Span};
-use forebay_io::{AlignedBuf, Class, Pages};
+use forebay_io::{AlignedBuf, Pages};
 use forebay_store::{ReadOptions, Store};
+use futures::FutureExt;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::plan::{Copy, Needed, Part, Plan};
 use super::unpack::{Bad, Unpacker};
-use super::{Loaded, Want, about};
+use super::{Loaded, about};
 use crate::open::Checkpoint;
 use crate::pages::Source;
 
@@ -57,7 +58,13 @@ struct Bounce {
     copies: Vec<Copy>,
 }
 
-pub(super) async fn fetch(checkpoint: &Checkpoint, wants: Vec<Want>, plans: Vec<Plan>) -> Result<Loaded> {
+/// Carry plans out, each into the memory of its want, which comes with the name of its tensor.
+pub(super) async fn fetch(
+    checkpoint: &Checkpoint,
+    wants: Vec<(String, AlignedBuf)>,
+    plans: Vec<Plan>,
+    options: &ReadOptions,
+) -> Result<Loaded> {
     let mut needed = plans
         .iter()
         .flat_map(|plan| &plan.parts)
@@ -73,13 +80,13 @@ pub(super) async fn fetch(checkpoint: &Checkpoint, wants: Vec<Want>, plans: Vec<
             sort_out(index, part, &mut direct, &mut bounces);
         }
     }
-    let names: Vec<String> = wants.iter().map(|want| want.name.clone()).collect();
-    let memory = wants.into_iter().map(|want| want.memory).collect();
+    let (names, memory): (Vec<String>, Vec<AlignedBuf>) = wants.into_iter().unzip();
     let source = checkpoint.source();
     let job = Job {
         source,
         unpacker: Arc::new(Unpacker::new(checkpoint.manifest().hash, source.checks, opener)),
         names: &names,
+        options,
     };
     let mut ledger = Ledger::default();
     let mut memory = job.read_direct(memory, direct, &mut ledger).await?;
@@ -160,6 +167,7 @@ struct Job<'a> {
     source: &'a Source,
     unpacker: Arc<Unpacker>,
     names: &'a [String],
+    options: &'a ReadOptions,
 }
 
 impl Job<'_> {
@@ -217,31 +225,35 @@ impl Job<'_> {
         joined.into_iter().map(|pieces| join(pieces, ledger)).collect()
     }
 
+    /// Read what a bounce needs into its lease, and have its raw bytes.
+    async fn read_leased(
+        &self,
+        leased: Result<(Bounce, AlignedBuf)>,
+    ) -> Result<(Bounce, AlignedBuf, Ledger)> {
+        let (bounce, lease) = leased?;
+        let run = &bounce.run;
+        let (raw, read) = match run.chunks.first() {
+            Some(chunk) if !run.is_plain() => {
+                // Not of the pool: who holds one lease must not wait for another.
+                let raw = AlignedBuf::alloc(run.raw_bytes() as usize, Pages::default())?;
+                self.read_packed(run, chunk, lease, raw).await?
+            }
+            _ => self.read_plain(run, lease).await?,
+        };
+        Ok((bounce, raw, read))
+    }
+
     async fn read_bounced(
         &self,
         memory: &mut [AlignedBuf],
         bounces: Vec<Bounce>,
         ledger: &mut Ledger,
     ) -> Result<()> {
+        let source = self.source.clone();
         let reads = stream::iter(bounces)
             // Leased in order, whatever way they are stored: were a later read to hold the last memory, the one before would wait for ever.
-            .then(|bounce| async move {
-                let lease = self.source.memory(bounce.run.span.len() as usize).await?;
-                Ok::<_, Error>((bounce, lease))
-            })
-            .map(|leased| async move {
-                let (bounce, lease) = leased?;
-                let run = &bounce.run;
-                let (raw, read) = match run.chunks.first() {
-                    Some(chunk) if !run.is_plain() => {
-                        // Not of the pool: who holds one lease must not wait for another.
-                        let raw = AlignedBuf::alloc(run.raw_bytes() as usize, Pages::default())?;
-                        self.read_packed(run, chunk, lease, raw).await?
-                    }
-                    _ => self.read_plain(run, lease).await?,
-                };
-                Ok::<_, Error>((bounce, raw, read))
-            });
+            .then(move |bounce| with_lease(source.clone(), bounce))
+            .map(|leased| self.read_leased(leased).boxed());
         let mut reads = std::pin::pin!(reads.buffered(READS_IN_FLIGHT));
         while let Some((Bounce { run, copies }, lease, read)) = reads.try_next().await? {
             ledger.merge(&read);
@@ -276,12 +288,8 @@ impl Job<'_> {
     }
 
     async fn read_stored(&self, run: &Run, memory: AlignedBuf) -> Result<(AlignedBuf, Ledger)> {
-        let options = ReadOptions {
-            class: Class::Data,
-            ..ReadOptions::default()
-        };
         let store: &dyn Store = &*self.source.store;
-        let done = store.read_into(&run.key, run.span, memory, &options).await;
+        let done = store.read_into(&run.key, run.span, memory, self.options).await;
         let done = done.map_err(|error| self.unreadable(run, error))?;
         Ok((done.buf, done.ledger))
     }
@@ -351,12 +359,18 @@ impl Job<'_> {
     }
 }
 
+/// Memory for what is stored of a run.
+async fn with_lease(source: Source, bounce: Bounce) -> Result<(Bounce, AlignedBuf)> {
+    let lease = source.memory(bounce.run.span.len() as usize).await?;
+    Ok((bounce, lease))
+}
+
 fn broken_off(error: tokio::task::JoinError) -> Error {
     Error::new(ErrorKind::Internal, "load", "unpacking was broken off").with_source(error)
 }
 
 /// Pieces of one memory as one again. A read that was tried again comes back in other memory; only then everything is copied together.
-fn join(mut pieces: Vec<AlignedBuf>, ledger: &mut Ledger) -> Result<AlignedBuf> {
+pub(crate) fn join(mut pieces: Vec<AlignedBuf>, ledger: &mut Ledger) -> Result<AlignedBuf> {
     if pieces.len() == 1
         && let Some(whole) = pieces.pop()
     {

@@ -2,7 +2,7 @@
 
 use forebay_core::{ErrorKind, Result, Span};
 
-use super::{Want, about};
+use super::{Area, Want, about};
 use crate::entry::{ChunkRecord, Content, SliceSpec};
 use crate::hash::Place;
 use crate::index::Found;
@@ -48,66 +48,123 @@ pub(super) struct Plan {
 /// Most copies of one want: a column of a large tensor has as many as there are rows.
 const COPIES_MAX: u64 = 1 << 28;
 
-/// Plan a want, whose name the checkpoint has found at these entries.
-pub(super) async fn plan(checkpoint: &Checkpoint, want: &Want, found: Vec<Found>) -> Result<Plan> {
+/// Plan the boxes of a tensor whose bytes lie one after the other in memory of so many bytes; the checkpoint has found its name at these entries. The boxes
+/// ascend in the tensor and do not overlap, so that a chunk that several of them share is needed once.
+pub(super) async fn plan(
+    checkpoint: &Checkpoint,
+    (name, memory_bytes): (&str, u64),
+    areas: &[Area],
+    found: Vec<Found>,
+) -> Result<Plan> {
     let slices: Vec<(u32, SliceSpec, u64)> = found.into_iter().filter_map(as_slice).collect();
     let Some((_, first, _)) = slices.first() else {
         return Err(about(
             ErrorKind::NotFound,
-            &want.name,
+            name,
             "there is no tensor of that name",
         ));
     };
-    let wanted = first.cut(&want.offsets, &want.lengths);
-    wanted
-        .check()
-        .map_err(|why| about(ErrorKind::InvalidInput, &want.name, why))?;
-    if wanted.bytes() != want.memory.len() as u64 {
-        let message = format!(
-            "{} bytes of memory for {} bytes",
-            want.memory.len(),
-            wanted.bytes()
-        );
-        return Err(about(ErrorKind::InvalidInput, &want.name, &message));
-    }
-    let is_alike = |spec: &SliceSpec| spec.dtype == wanted.dtype && spec.shape == wanted.shape;
+    let is_alike = |spec: &SliceSpec| spec.dtype == first.dtype && spec.shape == first.shape;
     if !slices.iter().all(|(_, spec, _)| is_alike(spec)) {
-        return Err(about(
-            ErrorKind::Corrupt,
-            &want.name,
-            "its slices differ in dtype or shape",
-        ));
+        let message = "its slices differ in dtype or shape";
+        return Err(about(ErrorKind::Corrupt, name, message));
     }
-    let mut cover = Cover::default();
+    let mut boxes = Boxes::new(name, first, areas, memory_bytes)?;
     let mut parts = Vec::new();
     for (rank, spec, first_chunk) in &slices {
-        let Some((offsets, lengths)) = spec.intersect(&wanted.offsets, &wanted.lengths) else {
+        let copies = boxes.copies_of(name, spec)?;
+        if copies.is_empty() {
             continue;
-        };
-        // Replicated tensors have the same bytes several times: the first will do.
-        match cover.add(&offsets, &lengths) {
-            Added::Again => continue,
-            Added::New => {}
-            Added::Overlaps => {
-                let message = "its slices overlap in part, so nothing says which of them is right";
-                return Err(about(ErrorKind::Corrupt, &want.name, message));
-            }
         }
-        let copies = copies(spec, &wanted, &offsets, &lengths).ok_or_else(|| {
-            about(
-                ErrorKind::Unsupported,
-                &want.name,
-                "elements of less than a byte cannot be cut there",
-            )
-        })?;
-        let chunks = chunks(checkpoint, &want.name, *rank, spec, *first_chunk, &copies).await?;
+        let chunks = chunks(checkpoint, name, *rank, spec, *first_chunk, &copies).await?;
         parts.push(Part { copies, chunks });
     }
-    if cover.elements != wanted.lengths.iter().product::<u64>() {
-        let message = "no slice has some of its elements";
-        return Err(about(ErrorKind::Corrupt, &want.name, message));
-    }
+    boxes.check_covered(name)?;
     Ok(Plan { parts })
+}
+
+/// What is wanted of one tensor.
+#[derive(Debug)]
+struct Boxes(Vec<Wanted>);
+
+/// A box, and how much of it is covered.
+#[derive(Debug)]
+struct Wanted {
+    spec: SliceSpec,
+    /// Where in the memory it begins.
+    to: u64,
+    cover: Cover,
+}
+
+impl Boxes {
+    fn new(name: &str, tensor: &SliceSpec, areas: &[Area], memory_bytes: u64) -> Result<Self> {
+        let (mut boxes, mut to) = (Vec::with_capacity(areas.len()), 0u64);
+        for (offsets, lengths) in areas {
+            let spec = tensor.cut(offsets, lengths);
+            spec.check()
+                .map_err(|why| about(ErrorKind::InvalidInput, name, why))?;
+            let bytes = spec.bytes();
+            let cover = Cover::default();
+            boxes.push(Wanted { spec, to, cover });
+            to = to.saturating_add(bytes);
+        }
+        if to != memory_bytes {
+            let message = format!("{memory_bytes} bytes of memory for {to} bytes");
+            return Err(about(ErrorKind::InvalidInput, name, &message));
+        }
+        Ok(Self(boxes))
+    }
+
+    /// What a slice gives that no slice before it has given; ascending in the slice, since both ascend in the tensor.
+    fn copies_of(&mut self, name: &str, slice: &SliceSpec) -> Result<Vec<Copy>> {
+        let mut all: Vec<Copy> = Vec::new();
+        for Wanted { spec, to, cover } in &mut self.0 {
+            let Some((offsets, lengths)) = slice.intersect(&spec.offsets, &spec.lengths) else {
+                continue;
+            };
+            // Replicated tensors have the same bytes several times: the first will do.
+            match cover.add(&offsets, &lengths) {
+                Added::Again => continue,
+                Added::New => {}
+                Added::Overlaps => {
+                    let message = "its slices overlap in part, so nothing says which of them is right";
+                    return Err(about(ErrorKind::Corrupt, name, message));
+                }
+            }
+            let message = "elements of less than a byte cannot be cut there";
+            let here = copies(slice, spec, &offsets, &lengths);
+            for copy in here.ok_or_else(|| about(ErrorKind::Unsupported, name, message))? {
+                let to = copy.to + *to;
+                push(&mut all, Copy { to, ..copy });
+            }
+        }
+        Ok(all)
+    }
+
+    fn check_covered(&self, name: &str) -> Result<()> {
+        let is_covered = |wanted: &Wanted| {
+            let elements = wanted.spec.lengths.iter().product::<u64>();
+            wanted.cover.elements == elements
+        };
+        if self.0.iter().all(is_covered) {
+            return Ok(());
+        }
+        let message = "no slice has some of its elements";
+        Err(about(ErrorKind::Corrupt, name, message))
+    }
+}
+
+/// Neighbours on both sides are one run.
+fn push(copies: &mut Vec<Copy>, copy: Copy) {
+    if let Some(last) = copies.last_mut()
+        && last.from.end() == copy.from.start()
+        && last.to + last.from.len() == copy.to
+        && let Ok(joined) = Span::new(last.from.start(), copy.from.end())
+    {
+        last.from = joined;
+        return;
+    }
+    copies.push(copy);
 }
 
 /// True when these entries have all that is wanted: an alias, or slices with every element of the box.
@@ -204,13 +261,7 @@ pub(super) fn copies(
         let from = byte_of(&at, slice, bits)?;
         let to = byte_of(&at, wanted, bits)?;
         let from = Span::at(from, run_bytes).ok()?;
-        match copies.last_mut() {
-            // Neighbours on both sides are one run.
-            Some(last) if last.from.end() == from.start() && last.to + last.from.len() == to => {
-                last.from = Span::new(last.from.start(), from.end()).ok()?;
-            }
-            _ => copies.push(Copy { from, to }),
-        }
+        push(&mut copies, Copy { from, to });
         for dim in (0..inner).rev() {
             let (index, offset, length) = (at.get_mut(dim)?, *offsets.get(dim)?, *lengths.get(dim)?);
             *index += 1;

@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use clap::Args;
 use forebay_core::ByteSize;
 
+use super::seal::TrustArgs;
+
 /// `forebay load`.
 #[derive(Debug, Args)]
 pub(crate) struct LoadArgs {
@@ -29,7 +31,15 @@ pub(crate) struct LoadArgs {
     /// Divide matching tensors along a dimension, such as '*.q_proj.weight=0'; the first that matches counts
     #[arg(long, value_name = "GLOB=DIM", requires = "shard")]
     pub(crate) shard_dim: Vec<String>,
-    /// Compare with checksums beside the files or in their headers: off, prefer or require
+    /// Which step of a folder of checkpoints; the newest unless told otherwise
+    #[arg(long, value_name = "STEP")]
+    pub(crate) step: Option<u64>,
+    /// A key that opens a sealed checkpoint: `file:PATH`, `env` (FOREBAY_KEY), `command:PROGRAM ARGUMENTS`, or a path
+    #[arg(long, value_name = "KEY")]
+    pub(crate) key: Vec<String>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    /// Compare with checksums beside the files or in their headers: off, prefer or require; checkpoints are always compared with their hashes
     #[arg(long, value_name = "HOW", default_value = "prefer")]
     pub(crate) verify: String,
     /// Most memory for tensors
@@ -47,7 +57,7 @@ pub(crate) struct LoadArgs {
     /// Write checksums beside the files instead of loading them
     #[arg(long)]
     pub(crate) write_hashes: bool,
-    /// Files, folders with or without an index, or indices
+    /// Files, folders with or without an index, indices, or folders of checkpoints
     #[arg(value_name = "URL", required = true)]
     pub(crate) urls: Vec<OsString>,
 }

@@ -1,19 +1,20 @@
 //! `forebay load`: tensors from files into memory, as often as wanted, held against a plain direct read of the same files.
 //!
 //! ```text
-//! URL... -> Source (headers checked) -> [plain read of the files, load] x repeat -> table or --json, and the ledger
+//! URL... -> [open]: Source (headers checked; checkpoints shown as files) -> [plain read of the files, load] x repeat -> table or --json, and the ledger
 //! ```
 
 mod device;
+mod open;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_core::{ByteSize, DataPath, Error, ErrorKind, Ledger, Location, PathPolicy, Rate, Result};
+use forebay_core::{ByteSize, DataPath, Error, ErrorKind, Ledger, PathPolicy, Rate, Result};
 use forebay_store::Context;
 use forebay_weights::loader::Progress;
-use forebay_weights::source::{OpenOptions, write_hashes};
+use forebay_weights::source::write_hashes;
 use forebay_weights::{DeviceReport, LoadOptions, LoadReport, Selection, Shard, Source};
 use serde::Serialize;
 
@@ -26,7 +27,6 @@ use crate::data::count;
 use crate::printer::{Printed, visible};
 use crate::progress::LoadBar;
 use crate::table::Table;
-use crate::target::Target;
 
 /// `--json`: everything.
 #[derive(Debug, Serialize)]
@@ -47,6 +47,10 @@ struct Report {
     bus: Option<Median>,
     device: Option<DeviceReport>,
     memory_peak_bytes: u64,
+    /// Tensors of checkpoints that cannot be loaded so.
+    left_out: Vec<String>,
+    /// Newer checkpoints that cannot be read, and why.
+    damaged: Vec<String>,
     ledger: Ledger,
 }
 
@@ -64,18 +68,22 @@ pub(super) async fn run(args: &LoadArgs, app: &App) -> Printed<Exit> {
     let target = device::Target::parse(args)?;
     let context = app.context()?;
     let meter = Meter::start();
-    let source = app.unless_cancelled(open(args, app, &context)).await?;
+    let opened = app.unless_cancelled(open::open(args, app, &context)).await?;
+    let source = &opened.source;
     let open_time = meter.stop(0).time;
     if args.list {
-        return list(&source, &options.selection, app);
+        return list(source, &options.selection, app);
     }
     if args.write_hashes {
-        return hash_all(&source, app, &context).await;
+        return hash_all(source, app, &context).await;
     }
     let bar = LoadBar::new(app.printer());
-    let measured = measure(args, app, &source, (&options, &target), &context, &bar).await;
+    let measured = measure(args, app, source, (&options, &target), &context, &bar).await;
     bar.finish();
-    print(&report_of(measured?, open_time), args, app)?;
+    let mut report = report_of(measured?, open_time);
+    report.left_out = opened.left_out;
+    report.damaged = opened.damaged;
+    print(&report, args, app)?;
     Ok(Exit::Success)
 }
 
@@ -124,19 +132,6 @@ fn shard_of(text: &str, dims: &[String]) -> Result<Shard> {
         })
         .collect::<Result<Vec<_>>>()?;
     Shard::new(rank, world, &dims)
-}
-
-async fn open(args: &LoadArgs, app: &App, context: &Context) -> Result<Source> {
-    let locations = args
-        .urls
-        .iter()
-        .map(|url| Ok(Target::parse(url)?.location))
-        .collect::<Result<Vec<Location>>>()?;
-    let options = OpenOptions {
-        verify: args.verify.parse()?,
-        cache: app.config().cache()?,
-    };
-    Source::open(&locations, &options, context).await
 }
 
 async fn hash_all(source: &Source, app: &App, context: &Context) -> Printed<Exit> {
@@ -294,6 +289,8 @@ fn report_of(measured: Measured, open_time: Duration) -> Report {
         bus: Median::of(&bus),
         device,
         memory_peak_bytes: forebay_io::memory_peak_bytes(),
+        left_out: Vec::new(),
+        damaged: Vec::new(),
         ledger,
     }
 }

@@ -31,14 +31,14 @@ fn items(rank: u64, changed: u8) -> Vec<Item> {
 }
 
 /// Steps 10 and 20 by two ranks below `run`.
-fn saved() -> Sandbox {
+pub(crate) fn saved() -> Sandbox {
     let sandbox = Sandbox::new();
     save_into(&sandbox, |options| options);
     sandbox
 }
 
 /// The same in another way.
-fn save_into(sandbox: &Sandbox, how: impl Fn(SaveOptions) -> SaveOptions) {
+pub(crate) fn save_into(sandbox: &Sandbox, how: impl Fn(SaveOptions) -> SaveOptions) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let context = Context::open(DiskConfig::default()).unwrap().with_state_dir(None);

@@ -21,7 +21,7 @@ fn compile(dir: &Path, source: &str, flags: &[&str]) -> String {
 }
 
 /// A sandbox with both libraries.
-fn with_stubs(cuda: &[&str], cufile: &[&str]) -> Sandbox {
+pub(crate) fn with_stubs(cuda: &[&str], cufile: &[&str]) -> Sandbox {
     let sandbox = Sandbox::new();
     let (cuda, cufile) = (
         compile(&sandbox.home(), "cuda.c", cuda),

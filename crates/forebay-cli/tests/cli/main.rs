@@ -9,6 +9,7 @@ mod devices;
 mod interrupts;
 mod listing;
 mod loading;
+mod loading_checkpoints;
 mod measuring;
 mod packing;
 mod pages;

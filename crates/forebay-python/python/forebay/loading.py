@@ -1,4 +1,4 @@
-"""Loading weights: safetensors files into memory at the rate of the disk, with an account of their way.
+"""Loading weights: safetensors files and checkpoints into memory at the rate of the disk, with an account.
 
 >>> weights = forebay.load("models/llama-8b/")
 >>> model.load_state_dict(weights)
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -55,6 +56,14 @@ def _shard(shard: Shard | None) -> tuple[int, int, list[tuple[str, int]]] | None
         return None
     rank, world, dims = shard
     return rank, world, list(dims.items())
+
+
+def _texts(one: str | Sequence[str] | None) -> list[str]:
+    return [one] if isinstance(one, str) else list(one or ())
+
+
+def _paths(one: Url | Sequence[Url] | None) -> list[str]:
+    return [] if one is None else [os.fspath(path) for path in _urls(one)]
 
 
 def _device(device: object) -> str:
@@ -109,14 +118,18 @@ def load(
     memory: int | str | None = None,
     pinned: int | str | None = None,
     require_path: str | None = None,
+    step: int | None = None,
+    key: str | Sequence[str] | None = None,
+    trust: Url | Sequence[Url] | None = None,
     endpoint: str | None = None,
     region: str | None = None,
     addressing: str | None = None,
 ) -> Weights:
-    """Load tensors of safetensors files.
+    """Load tensors of safetensors files, or of a checkpoint.
 
     Args:
-        url: a file, a folder with or without an index, an index, or several of these; paths or URLs.
+        url: a file, a folder with or without an index, an index, a folder that ``Checkpointer`` saves to, or
+            several of these; paths or URLs. A folder with weights and checkpoints stands for the weights.
         device: where tensors go: ``cpu`` is the memory of the machine, ``cuda:0`` a GPU.
         gds: by GPUDirect Storage: never, where it is shown to work (``prefer``), or an error that says why
             not every byte can go that way (``require``). For GPUs only.
@@ -124,19 +137,25 @@ def load(
         shard: ``(rank, world, {pattern: dimension})``: of matching tensors only the part of that rank, as
             ``torch.chunk`` divides them. The first pattern that matches counts; other tensors come whole.
         verify: compare with checksums beside the files or in their headers: never, where there are some
-            (``prefer``), or an error where there are none (``require``).
+            (``prefer``), or an error where there are none (``require``). Checkpoints are always compared with
+            their hashes.
         framework: what tensors are; torch where it is installed, unless said otherwise. On GPUs torch, or
             ``dlpack``: objects that cupy, jax and others take.
         cache: keep what comes from remote stores on a local disk, such as ``/nvme/cache:200GiB``.
         memory: an error when tensors need more than that where they go, before anything is read.
         pinned: pinned memory for GPUs, ``256MiB`` unless said otherwise; the first load of a process decides.
         require_path: an error when bytes cannot take that path, such as ``direct_uring``.
+        step: which checkpoint, the newest unless said otherwise.
+        key: keys that open a sealed checkpoint, as for ``Checkpointer``.
+        trust: files with public keys: only a checkpoint that one of them has signed is loaded. With a step, a
+            key or this, ``url`` must be a folder of checkpoints.
         endpoint: of an S3 store.
         region: of an S3 store.
         addressing: of an S3 store, ``path`` or ``virtual``.
 
     Returns:
-        A dict of tensors with ``ledger``, the account of every byte, and ``report``, the load in numbers.
+        A dict of tensors with ``ledger``, the account of every byte, and ``report``, the load in numbers. Of
+        a checkpoint, ``report["left_out"]`` names tensors that no safetensors file can hold.
 
     """
     return _load(
@@ -144,7 +163,7 @@ def load(
         [_device(device)],
         framework,
         {
-            "select": [select] if isinstance(select, str) else list(select or ()),
+            "select": _texts(select),
             "shard": _shard(shard),
             "memory": memory,
             "require_path": require_path,
@@ -154,6 +173,9 @@ def load(
         {
             "verify": verify,
             "cache": cache,
+            "step": step,
+            "keys": _texts(key),
+            "trust": _paths(trust),
             "endpoint": endpoint,
             "region": region,
             "addressing": addressing,
@@ -170,6 +192,9 @@ def load_each(
     framework: Framework = "auto",
     cache: str | None = None,
     pinned: int | str | None = None,
+    step: int | None = None,
+    key: str | Sequence[str] | None = None,
+    trust: Url | Sequence[Url] | None = None,
 ) -> list[Weights]:
     """Load the same tensors to several GPUs from one read, through pinned memory.
 
@@ -181,18 +206,28 @@ def load_each(
         framework: as for ``load``.
         cache: as for ``load``.
         pinned: as for ``load``.
+        step: as for ``load``.
+        key: as for ``load``.
+        trust: as for ``load``.
 
     Returns:
         For each GPU a dict of its tensors; they share report and ledger.
 
     """
     options = {
-        "select": [select] if isinstance(select, str) else list(select or ()),
+        "select": _texts(select),
         "gds": "off",
         "pinned": pinned,
     }
     names = [_device(device) for device in devices]
-    return _load(_urls(url), names, framework, options, {"verify": verify, "cache": cache})
+    opening = {
+        "verify": verify,
+        "cache": cache,
+        "step": step,
+        "keys": _texts(key),
+        "trust": _paths(trust),
+    }
+    return _load(_urls(url), names, framework, options, opening)
 
 
 def _load(
@@ -212,6 +247,9 @@ def load_from(
     if is_host and gds == "require":
         raise InvalidInputError("gds='require' is for GPUs, and these tensors go to the memory of the host")
     convert, known = (framework_of if is_host else device_framework_of)(framework)
+    left_out, damaged = source.missing()
+    for newer, error in damaged:
+        warnings.warn(f"step {newer} is newer, and cannot be read: {error}", stacklevel=4)
     # Before anything is read: a tensor that cannot be shown is an error that names it.
     for name, dtype, shape, _ in source.tensors(options):
         known(name, dtype, shape)
@@ -222,6 +260,8 @@ def load_from(
     else:
         lists, report, ledger = weights_load_device(source, names, options)
     numbers = json.loads(report)
+    if left_out:
+        numbers["left_out"] = left_out
     made = (
         ((name, convert(name, dtype, shape, data)) for name, dtype, shape, data in rows) for rows in lists
     )

@@ -4,7 +4,7 @@ use forebay_core::safetensors::TensorInfo;
 use forebay_core::{Error, ErrorKind, Result, Span};
 use forebay_io::PAGE;
 
-use super::{Cut, Moves, Piece, Placement, Plan, PlanFile, PlanTensor, Region};
+use super::{Cut, Cuts, Grid, Moves, Piece, Placement, Plan, PlanFile, PlanTensor, Region};
 use crate::select::{Slice, Wanted};
 
 /// Bytes between two wanted tensors that are read along rather than left out: reading them takes less time than another request, and they stay in memory
@@ -121,7 +121,8 @@ struct FileBuilder<'a> {
     file_len: u64,
     placement: Placement,
     piece_bytes: u64,
-    /// Reads begin and end at multiples of this, counted from `origin`.
+    cuts: Cuts<'a>,
+    /// Reads begin and end at multiples of this, counted from `origin`; not where the file has edges.
     unit: u64,
     origin: u64,
 }
@@ -130,14 +131,15 @@ impl<'a> FileBuilder<'a> {
     fn new(
         plan: &'a mut Plan,
         file: usize,
-        from: &PlanFile<'_>,
+        from: &PlanFile<'a>,
         placement: Placement,
         piece_bytes: u64,
     ) -> Result<Self> {
-        let unit = from
-            .grid
-            .map_or(PAGE_BYTES, |grid| grid.chunk_bytes.max(PAGE_BYTES));
-        let origin = from.grid.map_or(0, |grid| grid.origin);
+        let (unit, origin) = match from.cuts {
+            Cuts::Pages => (PAGE_BYTES, 0),
+            Cuts::Chunks(Grid { origin, chunk_bytes }) => (chunk_bytes.max(PAGE_BYTES), origin),
+            Cuts::Edges { .. } => (1, 0),
+        };
         if piece_bytes < unit.saturating_mul(PIECE_UNITS_MIN) {
             let message = format!("pieces of {piece_bytes} bytes cannot hold whole chunks of {unit}");
             return Err(Error::new(ErrorKind::InvalidInput, "plan", message));
@@ -148,6 +150,7 @@ impl<'a> FileBuilder<'a> {
             file_len: from.header.file_len(),
             placement,
             piece_bytes: piece_bytes - piece_bytes % unit,
+            cuts: from.cuts,
             unit,
             origin,
         })
@@ -201,7 +204,7 @@ impl<'a> FileBuilder<'a> {
                 } => self.add_rows(item.tensor, first, strip, stride, rows)?,
                 Extent::Run(span) => {
                     let wide = self.widen(span)?;
-                    if !run.is_empty() && wide.start() > around.end().saturating_add(GAP_BYTES_MAX) {
+                    if !run.is_empty() && wide.start() > around.end().saturating_add(self.gap_bytes_max()) {
                         self.add_run(&run, around)?;
                         run.clear();
                     }
@@ -221,8 +224,19 @@ impl<'a> FileBuilder<'a> {
         Ok(())
     }
 
-    /// The smallest span around `span` whose ends are at units, or at the end of the file; its start is at a page.
+    /// What lies between edges costs more than to read it.
+    fn gap_bytes_max(&self) -> u64 {
+        match self.cuts {
+            Cuts::Edges { .. } => 0,
+            _ => GAP_BYTES_MAX,
+        }
+    }
+
+    /// The smallest span around `span` whose ends are at units, or at the end of the file; its start is at a page. With edges, what is wanted itself.
     fn widen(&self, span: Span) -> Result<Span> {
+        if matches!(self.cuts, Cuts::Edges { .. }) {
+            return Ok(span);
+        }
         let start = span
             .start()
             .checked_sub(self.origin)
@@ -236,8 +250,15 @@ impl<'a> FileBuilder<'a> {
         Span::new(start - start % PAGE_BYTES, end)
     }
 
-    /// Cut where pieces end: at multiples of the size of a piece from the origin, so that no chunk is in two of them.
+    /// Cut where pieces end: at multiples of the size of a piece from the origin, or at edges, so that no chunk is in two of them.
     fn pieces(&self, span: Span) -> Result<Vec<Span>> {
+        if let Cuts::Edges {
+            edges,
+            piece_bytes_max,
+        } = self.cuts
+        {
+            return edges.pieces(span, self.piece_bytes, piece_bytes_max);
+        }
         let base = self.origin % self.piece_bytes;
         let base = if base == 0 { 0 } else { self.piece_bytes - base };
         let shifted = Span::new(span.start() + base, span.end() + base)?;
@@ -257,7 +278,9 @@ impl<'a> FileBuilder<'a> {
     fn add_in_place(&mut self, run: &[(usize, Span)], around: Span) -> Result<()> {
         let base = self.plan.dest_bytes.next_multiple_of(PAGE_BYTES);
         let region = self.plan.regions.len();
-        let to_dest = |span: Span| Span::at(base + (span.start() - around.start()), span.len());
+        // As far from a page as in the file, so that elements are where they can be used.
+        let lead = around.start() % PAGE_BYTES;
+        let to_dest = |span: Span| Span::at(base + lead + (span.start() - around.start()), span.len());
         for (tensor, span) in run {
             let place = to_dest(*span)?;
             self.settle(*tensor, place, region);
@@ -266,7 +289,7 @@ impl<'a> FileBuilder<'a> {
         for span in self.pieces(around)? {
             self.push(span, to_dest(span)?, Moves::Whole);
         }
-        let dest = Span::at(base, around.len().next_multiple_of(PAGE_BYTES))?;
+        let dest = Span::at(base, (lead + around.len()).next_multiple_of(PAGE_BYTES))?;
         self.close_region(dest, first, true);
         Ok(())
     }
@@ -314,6 +337,12 @@ impl<'a> FileBuilder<'a> {
 
     /// A tensor of which every row gives a strip.
     fn add_rows(&mut self, tensor: usize, first: u64, strip: u64, stride: u64, rows: u64) -> Result<()> {
+        let strips = Strips {
+            first,
+            strip,
+            stride,
+            rows,
+        };
         let align = match self.placement {
             Placement::AsInFile => PAGE_BYTES,
             Placement::Packed { align } => align.max(PAGE_BYTES),
@@ -322,6 +351,13 @@ impl<'a> FileBuilder<'a> {
         let dest = Span::at(base, strip * rows)?;
         self.settle(tensor, dest, self.plan.regions.len());
         let first_piece = self.plan.pieces.len();
+        if let Cuts::Edges { edges, .. } = self.cuts {
+            // Parts of one chunk are read together, whatever is between them.
+            let is_near = edges.step_at(first).is_none_or(|step| stride - strip < step);
+            self.add_strips(&strips, base, is_near)?;
+            self.close_region(dest, first_piece, false);
+            return Ok(());
+        }
         // What a piece can hold when both its ends are widened.
         let usable = self.piece_bytes - 2 * self.unit;
         if strip >= STRIP_BYTES_MIN || stride > usable {
@@ -353,6 +389,32 @@ impl<'a> FileBuilder<'a> {
             }
         }
         self.close_region(dest, first_piece, false);
+        Ok(())
+    }
+
+    /// Read strips in pieces that end at edges: with what is between them, or one by one.
+    fn add_strips(&mut self, strips: &Strips, base: u64, is_near: bool) -> Result<()> {
+        let Strips {
+            first,
+            strip,
+            stride,
+            rows,
+        } = *strips;
+        let spans = if is_near {
+            vec![Span::new(first, first + (rows - 1) * stride + strip)?]
+        } else {
+            let of_row = |row: u64| Span::at(first + row * stride, strip);
+            (0..rows).map(of_row).collect::<Result<_>>()?
+        };
+        for span in spans {
+            for piece in self.pieces(span)? {
+                let cuts = strips.cuts_of(piece, base);
+                if let (Some(head), Some(tail)) = (cuts.first(), cuts.last()) {
+                    let end = tail.to + (tail.rows - 1) * tail.to_stride + tail.bytes;
+                    self.push(piece, Span::new(head.to, end)?, Moves::Cuts(cuts));
+                }
+            }
+        }
         Ok(())
     }
 
@@ -412,6 +474,50 @@ impl<'a> FileBuilder<'a> {
         for (index, piece) in self.plan.pieces.iter_mut().enumerate().skip(base) {
             piece.index = index;
         }
+    }
+}
+
+/// Where the strips of a tensor are in its file.
+#[derive(Debug, Clone, Copy)]
+struct Strips {
+    first: u64,
+    strip: u64,
+    stride: u64,
+    rows: u64,
+}
+
+impl Strips {
+    /// What a piece has of them, for a destination where they lie one after the other from `base` on: the rest of one, whole ones, the start of one.
+    fn cuts_of(&self, piece: Span, base: u64) -> Vec<Cut> {
+        let Self {
+            first,
+            strip,
+            stride,
+            rows,
+        } = *self;
+        let of_row = |row: u64| {
+            let own = Span::at(first + row * stride, strip).ok()?;
+            let part = own.intersect(piece)?;
+            let to = base + row * strip + (part.start() - own.start());
+            Some(one_strip(part.start() - piece.start(), to, part.len()))
+        };
+        let row_of = |byte: u64| (byte.saturating_sub(first) / stride).min(rows - 1);
+        let (head, tail) = (row_of(piece.start()), row_of(piece.end().saturating_sub(1)));
+        let mut cuts: Vec<Cut> = of_row(head).into_iter().collect();
+        if tail > head + 1 {
+            cuts.push(Cut {
+                from: first + (head + 1) * stride - piece.start(),
+                to: base + (head + 1) * strip,
+                bytes: strip,
+                rows: tail - head - 1,
+                from_stride: stride,
+                to_stride: strip,
+            });
+        }
+        if tail > head {
+            cuts.extend(of_row(tail));
+        }
+        cuts
     }
 }
 

@@ -40,16 +40,18 @@ fn expected(header: &Header, bytes: &[u8], wanted: &Wanted) -> Vec<u8> {
     out
 }
 
-/// Do what a plan says, and check what it promises.
-fn carry_out(plan: &Plan, files: &[Vec<u8>], piece_bytes: u64) -> Vec<u8> {
+/// Do what a plan says, and check what it promises; a file with edges of its own is read at any byte.
+fn carry_out(plan: &Plan, files: &[Vec<u8>], piece_bytes: u64, with_edges: Option<usize>) -> Vec<u8> {
     let mut dest = vec![0; plan.dest_bytes() as usize];
     let mut filled = vec![false; dest.len()];
     for (index, piece) in plan.pieces().iter().enumerate() {
         let bytes = &files[piece.file];
         assert_eq!(piece.index, index);
         assert!(piece.span.len() <= piece_bytes, "{piece:?}");
-        assert!(piece.span.start().is_multiple_of(PAGE as u64), "{piece:?}");
-        assert!(piece.span.end().is_multiple_of(PAGE as u64) || piece.span.end() == bytes.len() as u64);
+        if with_edges != Some(piece.file) {
+            assert!(piece.span.start().is_multiple_of(PAGE as u64), "{piece:?}");
+            assert!(piece.span.end().is_multiple_of(PAGE as u64) || piece.span.end() == bytes.len() as u64);
+        }
         for at in piece.dest.relative_to(0) {
             assert!(
                 !std::mem::replace(&mut filled[at], true),
@@ -115,8 +117,17 @@ fn wanted_of(headers: &[&Header], choices: &[Choice]) -> Vec<Wanted> {
     wanted
 }
 
+/// Every tensor has edges of its own.
+const EDGE_STEP: u64 = 10_000;
+
+fn edges_of(header: &Header) -> Edges {
+    let tensors = header.tensors().iter().filter(|tensor| !tensor.span.is_empty());
+    let spans: Vec<(Span, u64)> = tensors.map(|tensor| (tensor.span, EDGE_STEP)).collect();
+    Edges::new(&spans).unwrap()
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
     #[test]
     fn every_wanted_byte_arrives_where_it_is_wanted(
         tensors in prop::collection::vec(prop::collection::vec(any_tensor(), 0..8), 1..3),
@@ -124,21 +135,29 @@ proptest! {
         align in prop::sample::select(&[8u64, 4096][..]),
         packed: bool,
         with_grid: bool,
+        with_edges: bool,
     ) {
         let made: Vec<(Encoded, Vec<u8>)> = tensors.iter().map(|tensors| file(tensors, align)).collect();
         let headers: Vec<&Header> = made.iter().map(|(encoded, _)| &encoded.header).collect();
         let grid = Grid { origin: if align == 4096 { made[0].0.header.data_start() } else { 0 }, chunk_bytes: 65_536 };
+        let edges = edges_of(headers[0]);
+        let with_grid = with_grid && !with_edges;
+        let cuts_of = |index: usize| match index {
+            0 if with_edges => Cuts::Edges { edges: &edges, piece_bytes_max: 512 << 10 },
+            0 if with_grid => Cuts::Chunks(grid),
+            _ => Cuts::Pages,
+        };
         let files: Vec<PlanFile<'_>> = headers
             .iter()
             .enumerate()
-            .map(|(index, header)| PlanFile { header, grid: (with_grid && index == 0).then_some(grid) })
+            .map(|(index, header)| PlanFile { header, cuts: cuts_of(index) })
             .collect();
         let placement = if packed { Placement::Packed { align: 256 } } else { Placement::AsInFile };
         let wanted = wanted_of(&headers, &choices);
         let piece_bytes = 512 << 10;
         let plan = Plan::new(&files, &wanted, placement, piece_bytes).unwrap();
         let bytes: Vec<Vec<u8>> = made.iter().map(|(_, bytes)| bytes.clone()).collect();
-        let dest = carry_out(&plan, &bytes, piece_bytes);
+        let dest = carry_out(&plan, &bytes, piece_bytes, with_edges.then_some(0));
         prop_assert_eq!(plan.tensors().len(), wanted.len());
         for (tensor, wanted) in plan.tensors().iter().zip(&wanted) {
             let found = &dest[tensor.place.relative_to(0)];
@@ -161,7 +180,7 @@ fn one(dtype: Dtype, shape: &[u64], slice: Option<Slice>) -> (Plan, u64) {
     let encoded = builder.encode().unwrap();
     let file = PlanFile {
         header: &encoded.header,
-        grid: None,
+        cuts: Cuts::Pages,
     };
     let wanted = [Wanted {
         file: 0,
@@ -170,6 +189,53 @@ fn one(dtype: Dtype, shape: &[u64], slice: Option<Slice>) -> (Plan, u64) {
     }];
     let plan = Plan::new(&[file], &wanted, Placement::AsInFile, 32 << 20).unwrap();
     (plan, encoded.header.file_len())
+}
+
+/// What lies between two edges is in one piece, whatever is wanted of a tensor; and nothing is read that nobody wants.
+#[test]
+fn no_chunk_between_edges_is_in_two_pieces() {
+    let (encoded, _) = file(
+        &[
+            (Dtype::U8, vec![1000]),
+            (Dtype::F32, vec![999, 251]),
+            (Dtype::U8, vec![77]),
+        ],
+        4096,
+    );
+    let edges = edges_of(&encoded.header);
+    let slice = |dim, start, len| Some(Slice { dim, start, len });
+    for (tensor, slice) in [
+        (1, None),
+        (1, slice(0, 3, 500)),
+        (1, slice(1, 3, 100)),
+        (1, slice(1, 0, 1)),
+        (0, None),
+    ] {
+        for placement in [Placement::AsInFile, Placement::Packed { align: 256 }] {
+            let cuts = Cuts::Edges {
+                edges: &edges,
+                piece_bytes_max: 64 << 10,
+            };
+            let header = &encoded.header;
+            let wanted = [Wanted {
+                file: 0,
+                tensor,
+                slice,
+            }];
+            let plan = Plan::new(&[PlanFile { header, cuts }], &wanted, placement, 32 << 10).unwrap();
+            let start = header.tensors()[tensor].span.start();
+            let mut last = None;
+            for piece in plan.pieces() {
+                assert!(header.tensors()[tensor].span.contains(piece.span));
+                let chunk = |byte: u64| (byte - start) / EDGE_STEP;
+                assert!(last < Some(chunk(piece.span.start())), "{piece:?}");
+                last = Some(chunk(piece.span.end() - 1));
+            }
+            if slice.is_none() {
+                assert_eq!(plan.read_bytes(), header.tensors()[tensor].span.len());
+            }
+        }
+    }
 }
 
 #[test]
@@ -204,7 +270,7 @@ fn halves_of_bytes_are_refused_by_name() {
     let encoded = builder.encode().unwrap();
     let file = PlanFile {
         header: &encoded.header,
-        grid: None,
+        cuts: Cuts::Pages,
     };
     let slice = Some(Slice {
         dim: 1,

@@ -240,7 +240,7 @@ impl DeviceSink {
             return known.clone();
         }
         let opened = match file.path() {
-            None => Err(format!("{} is not a local file", file.location)),
+            None => Err(file.way_through_host()),
             Some(path) => {
                 let gds = Arc::clone(gds);
                 match tokio::task::spawn_blocking(move || gds.register(&path)).await {

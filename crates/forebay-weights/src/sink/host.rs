@@ -83,7 +83,7 @@ impl HostSink {
         let mut rests = Vec::with_capacity(plan.regions().len());
         for region in plan.regions() {
             let whole = join(region, &plan, &mut places, self.pages, &mut ledger)?;
-            rests.push((region.dest.start(), whole));
+            rests.push((filled_from(region, &plan), whole));
         }
         let mut order: Vec<usize> = (0..plan.tensors().len()).collect();
         order.sort_by_key(|index| plan.tensors()[*index].place.start());
@@ -116,6 +116,12 @@ impl HostSink {
         }
         Ok((tensors.into_iter().flatten().collect(), ledger))
     }
+}
+
+/// Where the first piece of a region goes.
+fn filled_from(region: &Region, plan: &Plan) -> u64 {
+    let first = plan.pieces().get(region.pieces.start);
+    first.map_or(region.dest.start(), |piece| piece.dest.start())
 }
 
 /// The pieces of a region as one buffer.
@@ -173,7 +179,9 @@ fn cut_up(plan: &Plan, file: usize, pages: Pages, places: &mut [Option<AlignedBu
         rest = own.split_off(region.dest.len() as usize);
         at = region.dest.end();
         let pieces = &plan.pieces()[region.pieces.clone()];
-        let mut own_at = region.dest.start();
+        // What is before the first piece keeps it as far from a page as in the file.
+        let mut own_at = filled_from(region, plan);
+        own = own.split_off((own_at - region.dest.start()) as usize);
         for (index, piece) in pieces.iter().enumerate() {
             let mut place = own;
             if index + 1 == pieces.len() {
@@ -269,7 +277,7 @@ mod tests {
     use forebay_io::PoolConfig;
 
     use super::*;
-    use crate::load_plan::PlanFile;
+    use crate::load_plan::{Cuts, PlanFile};
     use crate::select::Wanted;
 
     const PIECE_BYTES: u64 = 64 << 10;
@@ -283,7 +291,10 @@ mod tests {
     }
 
     fn planned(header: &Header) -> Arc<Plan> {
-        let file = PlanFile { header, grid: None };
+        let file = PlanFile {
+            header,
+            cuts: Cuts::Pages,
+        };
         let wanted: Vec<Wanted> = (0..header.tensors().len())
             .map(|tensor| Wanted {
                 file: 0,

@@ -68,6 +68,7 @@ fn found(store: &Arc<dyn Store>, key: Key, index: Option<(Arc<Index>, usize)>) -
         store: Arc::clone(store),
         key,
         index,
+        edges: None,
     }
 }
 

@@ -32,6 +32,7 @@ async fn found(hashes: KeepHashes) -> Found {
         store: Arc::new(Faulty::new(store, plan)),
         key,
         index: None,
+        edges: None,
     }
 }
 
