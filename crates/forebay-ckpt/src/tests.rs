@@ -19,3 +19,4 @@ mod sealed;
 mod shared;
 pub(crate) mod support;
 mod tiers;
+mod tiers_trouble;

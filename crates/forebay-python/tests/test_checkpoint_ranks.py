@@ -76,7 +76,7 @@ def one_answer_for_all(rank: int, place: str) -> None:
         ckpt.save(2, state).wait()
         # The step is there: all are told by the store, and one rank looks at its error.
         job = ckpt.save(2, state)
-        assert isinstance(job._native.wait(60), bool)
+        assert isinstance(job._native.wait(200), bool)
         assert job.done
         if rank == 0:
             assert isinstance(job.exception(), forebay.AlreadyExistsError)
@@ -151,6 +151,15 @@ def moments_of_spread_parameters(rank: int, place: str, mesh: Any) -> None:
         filled.step()
 
 
+def full_saves_come_when_others_reference(rank: int, place: str) -> None:
+    with forebay.Checkpointer(place, incremental=True, full_every=3, chunk_bytes=1 << 20) as ckpt:
+        for step in range(6):
+            # Rank 0, which decides, has nothing that was there before.
+            own = torch.full((1 << 20,), step * (1 - rank), dtype=torch.uint8)
+            ckpt.save(step, {str(rank): own}).wait()
+        assert [row["chain"] for row in ckpt.checkpoints()] == [0, 1, 2, 0, 1, 2]
+
+
 def two_ranks(rank: int, world: int, meeting: str, folder: str) -> None:
     mesh = begin(rank, world, meeting)
     try:
@@ -158,6 +167,7 @@ def two_ranks(rank: int, world: int, meeting: str, folder: str) -> None:
         one_answer_for_all(rank, f"{folder}/answer")
         nobody_waits_for_a_broadcast(rank, f"{folder}/broadcast")
         moments_of_spread_parameters(rank, f"{folder}/moments", mesh)
+        full_saves_come_when_others_reference(rank, f"{folder}/chain")
     finally:
         torch.distributed.destroy_process_group()
 

@@ -38,7 +38,7 @@ pub struct KeyWrap(Way);
 enum Way {
     Static(StaticKey),
     Command(Command),
-    Kms(Kms),
+    Kms(Box<Kms>),
 }
 
 /// What a key of AWS KMS binds a data key to.
@@ -110,7 +110,7 @@ impl KeyWrap {
 
     /// By a key of AWS KMS: its ARN, its id, or `alias/NAME`.
     pub fn aws_kms(key: &str, context: &Context) -> Result<Self> {
-        Ok(Self(Way::Kms(Kms::new(key, context)?)))
+        Ok(Self(Way::Kms(Box::new(Kms::new(key, context)?))))
     }
 
     /// As the command line has it: `file:PATH`, `env`, `command:PROGRAM ARGUMENTS`, `aws-kms:KEY`; anything else is a path.

@@ -158,10 +158,15 @@ class Ranks:
         draw: Callable[[], str],
         base_step: Callable[[], int | None],
         derive: Callable[[str, int, int], str],
+        fail: Callable[[str, BaseException], None],
     ) -> tuple[Flat, Agreement]:
-        """Take the state apart and agree on how it is saved; where one rank cannot, none does."""
+        """Take the state apart and agree on how it is saved; where one rank cannot, none does.
+
+        Where ranks share nothing but the store, `fail` tells the others of an attempt that this one cannot
+        be in.
+        """
         if not self.by_torch:
-            return self._alone(step, take().flat, draw, base_step, derive)
+            return self._alone(step, take, draw, base_step, derive, fail)
         taken: Taken | None = None
         error: BaseException | None = None
         digest = shared = boxes = b""
@@ -192,19 +197,29 @@ class Ranks:
     def _alone(
         self,
         step: int,
-        flat: Flat,
+        take: Callable[[], Taken],
         draw: Callable[[], str],
         base_step: Callable[[], int | None],
         derive: Callable[[str, int, int], str],
+        fail: Callable[[str, BaseException], None],
     ) -> tuple[Flat, Agreement]:
         """Without a word to the others: each writes all it has, since it does not know what they have."""
-        owned = [True] * len(flat.slices)
         if self.run_id is None:
-            return flat, Agreement(draw(), base_step(), owned, self.rank != 0, True)
+            flat = take().flat
+            return flat, Agreement(draw(), base_step(), [True] * len(flat.slices), self.rank != 0, True)
+        if type(step) is not int or step < 0:
+            # There is no attempt at such a step that anybody could wait for.
+            take()
+        # Counted before anything can fail, as the others count.
         tries = self._tries.get(step, 0)
         self._tries = {step: tries + 1}
         attempt = derive(self.run_id, step, tries)
-        return flat, Agreement(attempt, base_step(), owned, self.rank != 0, True)
+        try:
+            flat, base = take().flat, base_step()
+        except BaseException as error:
+            fail(attempt, error)
+            raise
+        return flat, Agreement(attempt, base, [True] * len(flat.slices), self.rank != 0, True)
 
     def _owned(self, flat: Flat, signature: tuple[bytes, ...]) -> list[bool]:
         """Which slices this rank writes: of those that several have, one of them, the same as last time."""

@@ -96,8 +96,8 @@ class SaveJob:
         if report["later_step"] is not None and not self._is_warned:
             self._is_warned = True
             warnings.warn(
-                f"step {report['later_step']} is there from before, and above step {self.step}: load() without"
-                " a step gives that one. Remove it by delete(), or name the step",
+                f"step {report['later_step']} is there from before, and above step {self.step}: load() "
+                "without a step gives that one. Remove it by delete(), or name the step",
                 stacklevel=3,
             )
         return report
@@ -347,17 +347,20 @@ class Checkpointer:
                 return Taken(flat, b"", b"")
             return Taken(flat, _digest(flat.structure), _digest(without(flat.structure, own)))
 
+        def fail(attempt: str, error: BaseException) -> None:
+            if self.world > 1:
+                which = (step, attempt, self.rank)
+                with contextlib.suppress(Exception):
+                    self._native.fail(which, type(error).__name__, str(error) or type(error).__name__)
+
         flat, agreed = self._ranks.agree(
-            step, take, self._native.draw, self._base_step, NativeCheckpoints.derive
+            step, take, self._native.draw, self._base_step, NativeCheckpoints.derive, fail
         )
         try:
             job = self._begin(step, state, metadata or {}, flat, agreed)
         except BaseException as error:
             # From here on the others wait at the store.
-            if self.world > 1:
-                which = (step, agreed.attempt, self.rank)
-                with contextlib.suppress(Exception):
-                    self._native.fail(which, type(error).__name__, str(error) or type(error).__name__)
+            fail(agreed.attempt, error)
             raise
         job.stall_seconds = time.perf_counter() - begun
         return job
