@@ -143,7 +143,9 @@ impl KeyWrap {
             }
             Way::Kms(kms) => {
                 let bound = attempt.to_string();
-                let (id, wrapped) = kms.encrypt(key.bytes(), &[(KMS_BOUND, &bound)]).await?;
+                // Boxed: every save would be as large as a request.
+                let context = [(KMS_BOUND, bound.as_str())];
+                let (id, wrapped) = Box::pin(kms.encrypt(key.bytes(), &context)).await?;
                 if id.len() > ID_BYTES_MAX || wrapped.len() > WRAPPED_BYTES_MAX {
                     let message = "AWS KMS gave a wrapped key that is too long";
                     return Err(Error::new(ErrorKind::LimitExceeded, "wrap key", message));
@@ -172,7 +174,8 @@ impl KeyWrap {
             }
             Way::Kms(kms) if slot.kind == "aws-kms" => {
                 let bound = slot.attempt.to_string();
-                let opened = kms.decrypt(&slot.wrapped, &[(KMS_BOUND, &bound)]).await?;
+                let context = [(KMS_BOUND, bound.as_str())];
+                let opened = Box::pin(kms.decrypt(&slot.wrapped, &context)).await?;
                 let opened = Zeroizing::new(opened);
                 let key = <[u8; KEY_BYTES]>::try_from(&opened[..]).map_err(|_| {
                     let message = "AWS KMS gave something that is no data key";
