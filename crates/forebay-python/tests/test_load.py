@@ -141,7 +141,7 @@ def test_what_cannot_be_is_said_before_anything_is_read(file: Path, tmp_path: Pa
 
 
 def test_what_only_gpus_can_do_is_not_passed_over(file: Path) -> None:
-    for gds, words in (("require", "is for GPUs"), ("requier", "unknown policy gds='requier'")):
+    for gds, words in (("require", "is for GPUs"), ("demand", "unknown policy gds='demand'")):
         with pytest.raises(forebay.InvalidInputError, match=words):
             forebay.load(file, framework="numpy", gds=gds)  # type: ignore[arg-type]
     assert_equal(forebay.load(file, framework="numpy", gds="prefer"), arrays())
