@@ -143,15 +143,8 @@ impl Save {
 
     /// What the first rank has noted that cannot save.
     async fn failure(&self, there: &There) -> Result<Option<Error>> {
-        let failed = there.keys().filter_map(|piece| match piece {
-            Piece::Failed(rank) => Some(*rank),
-            _ => None,
-        });
-        let Some(rank) = failed.min() else {
-            return Ok(None);
-        };
-        let which = (self.options.step, self.options.attempt, rank);
-        failed::of_rank(&self.source.store, &self.source.context, which).await
+        let which = (self.options.step, self.options.attempt);
+        failed::first(&self.source.store, &self.source.context, which, there.keys()).await
     }
 
     async fn list_attempt(&self) -> Result<There> {

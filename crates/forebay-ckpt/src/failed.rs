@@ -60,8 +60,25 @@ async fn put(store: &dyn Store, step: u64, attempt: Attempt, rank: u32, note: &N
     store.put_bytes(&key, &bytes, &options).await.map(drop)
 }
 
+/// What the first rank has noted that cannot save, among what lies in the folder of an attempt.
+pub(crate) async fn first(
+    store: &Arc<dyn Store>,
+    context: &Context,
+    (step, attempt): (u64, Attempt),
+    there: impl Iterator<Item = &Piece>,
+) -> Result<Option<Error>> {
+    let failed = there.filter_map(|piece| match piece {
+        Piece::Failed(rank) => Some(*rank),
+        _ => None,
+    });
+    match failed.min() {
+        Some(rank) => of_rank(store, context, (step, attempt, rank)).await,
+        None => Ok(None),
+    }
+}
+
 /// The error that a rank has noted; none where it has not.
-pub(crate) async fn of_rank(
+async fn of_rank(
     store: &Arc<dyn Store>,
     context: &Context,
     (step, attempt, rank): (u64, Attempt, u32),

@@ -263,7 +263,7 @@ impl Save {
         })
     }
 
-    /// Join as another rank: wait until the coordinator has noted the attempt; its error, where it has noted that it cannot.
+    /// Join as another rank: wait until the coordinator has noted the attempt; the error of a rank that has noted that it cannot save.
     pub async fn join(
         store: Arc<dyn Store>,
         context: &Context,
@@ -278,13 +278,15 @@ impl Save {
             context,
             checks,
         };
-        let first = (options.step, options.attempt, 0);
+        let which = (options.step, options.attempt);
         let look = || async {
             let pin = pin::of_attempt(&source.store, &source.context, options.attempt).await?;
             if pin.is_some() {
                 return Ok(pin);
             }
-            match failed::of_rank(&source.store, &source.context, first).await? {
+            // Of any rank: where another one has failed, the coordinator may have been here and gone.
+            let there = list::pieces(&source, options.step, options.attempt).await?;
+            match failed::first(&source.store, &source.context, which, there.keys()).await? {
                 Some(error) => Err(error),
                 None => Ok(None),
             }

@@ -149,6 +149,9 @@ async fn a_rank_that_cannot_save_ends_the_wait_of_all() {
         );
         assert!(!text.contains("rank 0"), "{text}");
     }
+    // One that comes when the coordinator has gone is told, too.
+    let late = join(options(2, 7, 3)).await.unwrap_err();
+    assert!(late.to_string().contains("rank 2 cannot save"), "{late}");
     // Notes are nobody's: they go with the rest.
     gc(Arc::clone(&store), &context, &GcOptions::default())
         .await
