@@ -21,23 +21,33 @@ fn rank_items(rank: u64, world: u64, tensors: u64) -> Vec<Item> {
         .collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_tensor_of_many_ranks_takes_kilobytes() {
-    let context = context();
-    let store = memory();
-    // A tenth of the ranks in this test; the bench has all.
-    let (world, tensors) = (100, 1000);
+/// All ranks, committed with an index.
+async fn save_ranks(
+    store: &Arc<dyn forebay_store::Store>,
+    context: &forebay_store::Context,
+    world: u32,
+    tensors: u64,
+) {
     let how = SaveOptions {
         with_index: true,
         ..options(1, 1, world)
     };
-    let save = Save::begin(Arc::clone(&store), &context, how).await.unwrap();
+    let save = Save::begin(Arc::clone(store), context, how).await.unwrap();
     for rank in 0..world {
         save.rank(rank, rank_items(rank.into(), world.into(), tensors))
             .await
             .unwrap();
     }
     save.commit(metadata(0.0), NO_WAIT).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_tensor_of_many_ranks_takes_kilobytes() {
+    let context = context();
+    let store = memory();
+    // A tenth of the ranks in this test; the bench has all.
+    let (world, tensors) = (100, 1000);
+    save_ranks(&store, &context, world, tensors).await;
     let checkpoint = open(&store, &context, 1).await;
     let manifest_bytes = checkpoint.ledger().bytes();
     let found = checkpoint
@@ -82,17 +92,7 @@ async fn a_rank_finds_its_tensors_where_it_left_them() {
     let context = context();
     let store = memory();
     let (world, tensors) = (12, 200);
-    let how = SaveOptions {
-        with_index: true,
-        ..options(1, 1, world)
-    };
-    let save = Save::begin(Arc::clone(&store), &context, how).await.unwrap();
-    for rank in 0..world {
-        save.rank(rank, rank_items(rank.into(), world.into(), tensors))
-            .await
-            .unwrap();
-    }
-    save.commit(metadata(0.0), NO_WAIT).await.unwrap();
+    save_ranks(&store, &context, world, tensors).await;
     let bytes_read = async |hint: Option<(u32, u32)>, wanted: (u64, u64)| {
         let checkpoint = open(&store, &context, 1).await;
         let checkpoint = hint.map_or(checkpoint.clone(), |(rank, world)| {
@@ -133,17 +133,7 @@ async fn a_thousand_ranks_with_a_thousand_tensors() {
     let local = forebay_store::LocalStore::open(&location, &context).unwrap();
     let store: Arc<dyn forebay_store::Store> = Arc::new(local);
     let (world, tensors) = (1000, 1000);
-    let save = Save::begin(Arc::clone(&store), &context, options(1, 1, world))
-        .await
-        .unwrap();
-    for rank in 0..world {
-        save.rank(rank, rank_items(rank.into(), world.into(), tensors))
-            .await
-            .unwrap();
-    }
-    save.commit(metadata(0.0), std::time::Duration::from_secs(60))
-        .await
-        .unwrap();
+    save_ranks(&store, &context, world, tensors).await;
     let clock = context.clock();
     let begun = clock.now();
     let listed = list(Arc::clone(&store), &context).await.unwrap();

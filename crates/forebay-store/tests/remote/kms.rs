@@ -85,6 +85,14 @@ async fn secrets_are_wrapped_and_open_with_their_context_only() {
     );
     assert!(scope(log.last().unwrap()).contains("/us-east-2/kms/aws4_request"));
     assert_eq!(log[0].header("content-type"), Some("application/x-amz-json-1.1"));
+    // The endpoint of all services is that of this one, too.
+    let all = [
+        ("AWS_ACCESS_KEY_ID", "KEY"),
+        ("AWS_SECRET_ACCESS_KEY", "canarySecret"),
+        ("AWS_ENDPOINT_URL", &server.url()),
+    ];
+    let there = Kms::new(ARN, &context().with_environment(Environment::fixed(all))).unwrap();
+    assert_eq!(there.decrypt(&wrapped, &bound).await.unwrap(), b"a data key");
 }
 
 #[tokio::test]
