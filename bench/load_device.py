@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import importlib.metadata
 import json
-import mmap
 import multiprocessing
 import os
 import platform
@@ -25,10 +24,11 @@ import signal
 import statistics
 import struct
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
+
+from harness.plain import in_threads
 
 GB = 1_000_000_000
 # Shapes of one layer of an 8B model.
@@ -113,6 +113,17 @@ def drop(path):
     os.close(fd)
     with contextlib.suppress(OSError), open("/proc/sys/vm/drop_caches", "w") as file:
         file.write("1\n")
+
+
+def disk_bytes(path):
+    """What the disk of a file has given so far, to whomever."""
+    device = os.stat(path).st_dev
+    number = [str(os.major(device)), str(os.minor(device))]
+    for line in Path("/proc/diskstats").read_text().splitlines():
+        fields = line.split()
+        if fields[:2] == number:
+            return int(fields[5]) * 512
+    return 0
 
 
 def heat(path):
@@ -295,7 +306,7 @@ class Contestant:
 
 
 # Threads and bytes of a read among which the fastest is looked for, and how much of a file is read for it.
-READ_THREADS = (4, 8, 16, 32)
+READ_THREADS = (1, 2, 4, 8, 16)
 READ_BYTES = (1 << 20, 4 << 20, 8 << 20)
 READ_TRIED = 2 << 30
 
@@ -315,23 +326,8 @@ def plain_read(path, threads, block, most=None):
     """Read the file around the page cache, as fast as plain calls do: bytes per second."""
     size = min(os.path.getsize(path), most or 1 << 60)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    count, lock = iter(range(-(-size // block))), threading.Lock()
-
-    def work():
-        buffer = mmap.mmap(-1, block)
-        while True:
-            with lock:
-                index = next(count, None)
-            if index is None:
-                return
-            os.preadv(fd, [buffer], index * block)
-
-    workers = [threading.Thread(target=work) for _ in range(threads)]
     start = now()
-    for one in workers:
-        one.start()
-    for one in workers:
-        one.join()
+    in_threads(range(0, size, block), lambda own, at: os.preadv(fd, [own], at), threads, block)
     os.close(fd)
     return size / (now() - start)
 
@@ -409,6 +405,7 @@ def measure(size, mode, path, contestants, rounds, deadline):
     """All contestants in turn, round by round."""
     rates = {one.name: [] for one in contestants}
     cpu = {one.name: [] for one in contestants}
+    from_disk = {one.name: [] for one in contestants}
     notes, wrong, limits = {}, [], {"plain_read": [], "pinned_copy": []}
     total = os.path.getsize(path)
     fastest = fastest_read(path) if mode == "cold" else {}
@@ -423,9 +420,11 @@ def measure(size, mode, path, contestants, rounds, deadline):
         for one in contestants[turn:] + contestants[:turn]:
             if mode == "cold":
                 drop(path)
+            before = disk_bytes(path)
             answer = one.ask("load", str(path))
             if "error" in answer:
                 continue
+            from_disk[one.name].append((disk_bytes(path) - before) / total)
             rates[one.name].append(total / answer["s"])
             cpu[one.name].append(answer["cpu_s"] / (total / GB))
             if answer["notes"]:
@@ -438,6 +437,8 @@ def measure(size, mode, path, contestants, rounds, deadline):
         "bytes": total,
         "bytes_per_s": {name: median(values) for name, values in rates.items() if values},
         "cpu_s_per_gb": {name: median(values) for name, values in cpu.items() if values},
+        # 1 when cold and 0 when warm, or the comparison is none.
+        "share_from_disk": {name: median(values) for name, values in from_disk.items() if values},
         "fastest_read": fastest,
         "limits_bytes_per_s": {name: median(values) for name, values in limits.items() if values},
         "wrong_bytes": wrong,

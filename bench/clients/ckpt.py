@@ -11,7 +11,6 @@ import ctypes
 import gc
 import json
 import math
-import mmap
 import os
 import resource
 import shutil
@@ -20,7 +19,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from clients.load_weights import BLOCK, THREADS, cpu_s, in_threads, touch
+from clients.load_weights import BLOCK, READERS, THREADS, cpu_s, touch
+from harness.plain import in_threads, memory
 
 # Shapes of one layer, and what of the bytes of a parameter its weight has: 2 of 10.
 WIDTH, INNER, WORDS = 1024, 2816, 32000
@@ -252,7 +252,7 @@ def plain_write(job):
         fd = os.open(folder / "plain", os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o644)
         try:
             os.posix_fallocate(fd, 0, size)
-            in_threads(range(0, size, BLOCK), lambda memory, at: os.pwritev(fd, [memory], at))
+            in_threads(range(0, size, BLOCK), lambda own, at: os.pwritev(fd, [own], at), THREADS, BLOCK)
         finally:
             os.close(fd)
         sync_all(folder.parent)
@@ -263,7 +263,7 @@ def plain_write(job):
 def plain_copy(job):
     """Memory alone: as many bytes by threads, from and to memory that is used again."""
     tensors = list(state(job).values())
-    area = mmap.mmap(-1, job["bytes"] + BLOCK)
+    area = memory(job["bytes"] + BLOCK)
     base = ctypes.addressof(ctypes.c_char.from_buffer(area))
     pieces, at = [], base
     for tensor in tensors:
@@ -466,7 +466,7 @@ def plain_read(job):
     def once():
         fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
         try:
-            in_threads(range(0, size, BLOCK), lambda memory, at: os.preadv(fd, [memory], at))
+            in_threads(range(0, size, BLOCK), lambda own, at: os.preadv(fd, [own], at), READERS, BLOCK)
         finally:
             os.close(fd)
 

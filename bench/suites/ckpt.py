@@ -24,7 +24,7 @@ COPY_LIMIT = "plain copy in memory"
 READ_LIMIT = "plain direct read"
 
 SAVES = [
-    (WRITE_LIMIT, "plain_write", "4 threads, 4 MiB; fallocate first"),
+    (WRITE_LIMIT, "plain_write", "4 threads, 4 MiB, large pages; fallocate first"),
     ("Forebay", "save_forebay_sync", "hashes on; staging_bytes=0: from where the state is"),
     ("Forebay, in the background", "save_forebay", "hashes on; a copy is written, and waited for"),
     ("Forebay, BLAKE3", "save_forebay_blake3", ""),
@@ -41,7 +41,7 @@ STALLS = [
     ("torchsnapshot async_take", "stall_torchsnapshot", ""),
 ]
 LOADS = [
-    (READ_LIMIT, "plain_read", "4 threads, 4 MiB; no tensors"),
+    (READ_LIMIT, "plain_read", "2 threads, 4 MiB, large pages; no tensors"),
     ("Forebay", "load_forebay", "verified, into memory that is used again"),
     ("Forebay, new memory", "load_forebay_new", "verified"),
     ("safetensors", "load_safetensors", "maps the file; a touch reads it"),

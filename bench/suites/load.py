@@ -104,7 +104,10 @@ def listed_loads(model):
         return None if env is None else contender(model, name, op, note, env=env)
 
     entries = [
-        Named(READ_LIMIT, lambda: contender(model, READ_LIMIT, "plain_read", "4 threads, 4 MiB; no tensors")),
+        Named(
+            READ_LIMIT,
+            lambda: contender(model, READ_LIMIT, "plain_read", "2 threads, 4 MiB, large pages; no tensors"),
+        ),
         Named("Forebay", lambda: own("Forebay", "forebay")),
         Named(
             "Forebay, verified",
@@ -123,7 +126,7 @@ def listed_saves(model, folder):
         env = with_forebay()
         return None if env is None else contender(model, name, op, note, env=env, **target)
 
-    limit = "4 threads, 4 MiB; fallocate first"
+    limit = "4 threads, 4 MiB, large pages; fallocate first"
     entries = [
         Named(WRITE_LIMIT, lambda: contender(model, WRITE_LIMIT, "plain_write", limit, **target)),
         Named("Forebay", lambda: own("Forebay", "save_forebay")),
