@@ -1,4 +1,4 @@
-"""The loader for vLLM, against its interface as documented (vLLM itself is not installed here)."""
+"""The loader for vLLM, against its interface as documented, and against vLLM itself where that is there."""
 
 from __future__ import annotations
 
@@ -148,3 +148,24 @@ def test_unknown_options_are_refused(loaders: dict[str, Any], tmp_path: Path) ->
         loaders["forebay"](config(gdx="off"))
     with pytest.raises(FileNotFoundError, match=r"no \*\.safetensors"):
         loaders["forebay"](config()).load_weights(Model(), SimpleNamespace(model=str(tmp_path)))
+
+
+def test_vllm_itself_finds_the_loader_and_loads_by_it(tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    from vllm.config import LoadConfig
+    from vllm.model_executor.model_loader import get_model_loader
+    from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+    options = {"device": "cpu", "verify": "off"}
+    loader = get_model_loader(LoadConfig(load_format="forebay", model_loader_extra_config=options))
+    assert isinstance(loader, BaseModelLoader)
+    assert type(loader).__name__ == "ForebayModelLoader"
+    save(str(tmp_path), {"a.safetensors": ["x", "y"], "b.safetensors": ["z"]})
+    model = Model()
+    loader.download_model(SimpleNamespace(model=str(tmp_path)))
+    loader.load_weights(model, SimpleNamespace(model=str(tmp_path)))
+    assert set(model.tensors) == {"x", "y", "z"}
+    with pytest.raises(ValueError, match="unknown options of the forebay loader"):
+        get_model_loader(LoadConfig(load_format="forebay", model_loader_extra_config={"gdx": "off"}))
