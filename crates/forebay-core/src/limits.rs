@@ -21,8 +21,8 @@ pub struct Limits {
     /// Buffer memory in flight, over all operations of the process. The ceiling that is held when a consumer or a store is
     /// slow: leasing waits. 512 MiB keeps 64 requests of 8 MiB in flight.
     pub buffer_bytes_max: u64,
-    /// Size of one disk request. 4 MiB reaches the device's limit at half the CPU time of 1 MiB (a quarter, for writes) on the
-    /// disks measured.
+    /// Most bytes of one disk request; io_uring reads in smaller ones still. Writes of 4 MiB reach the device's limit at a quarter of the CPU time
+    /// of 1 MiB on the disks measured.
     pub disk_request_bytes: u64,
     /// Disk requests of one read or write in flight. 8 x 4 MiB is past the knee of every disk measured.
     pub disk_depth: u32,

@@ -7,6 +7,7 @@ use forebay_io::AlignedBuf;
 use forebay_store::{PutOptions, Upload};
 use tokio::task::JoinSet;
 
+use super::write;
 use crate::pages::Source;
 
 /// Bytes of parts in flight: enough for the fastest disk and for the round trips of an object store, and with what encoding holds below what a save may take.
@@ -145,10 +146,7 @@ impl<'a> PartWriter<'a> {
     /// Wait for one part.
     async fn land(&mut self) -> Result<()> {
         if let Some(landed) = self.flight.join_next().await {
-            let landed = landed.map_err(|error| {
-                Error::new(ErrorKind::Internal, "save", "writing a part was broken off").with_source(error)
-            })?;
-            self.ledger.merge(&landed?);
+            self.ledger.merge(&write::landed(landed)?);
         }
         Ok(())
     }

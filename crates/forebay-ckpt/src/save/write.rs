@@ -3,10 +3,12 @@
 //! A part that lies within one segment, at an aligned address, goes out from the caller's memory; any other is gathered into leased memory, and the ledger
 //! says so.
 
-use forebay_core::{DataPath, Error, Key, Ledger, Result, Span};
-use forebay_io::{Buf, PAGE};
+use std::sync::Arc;
+
+use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Result, Span};
+use forebay_io::{Buf, BufPool, PAGE};
 use forebay_store::{PutOptions, Upload};
-use futures::stream::{self, StreamExt, TryStreamExt};
+use tokio::task::{JoinError, JoinSet};
 
 use crate::pages::Source;
 
@@ -14,7 +16,7 @@ use crate::pages::Source;
 const PARTS_IN_FLIGHT: usize = 16;
 
 /// What a file consists of, in order.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Segments {
     list: Vec<(u64, Buf)>,
     end: u64,
@@ -65,8 +67,8 @@ pub(super) async fn write(
         size_hint: Some(segments.end),
         ..options.clone()
     };
-    let upload = source.store.upload(key, &options).await?;
-    match send(source, &*upload, segments).await {
+    let upload: Arc<dyn Upload> = Arc::from(source.store.upload(key, &options).await?);
+    match send(source.context.pool(), &upload, segments).await {
         Ok(mut ledger) => {
             ledger.merge(&upload.complete().await?.ledger);
             Ok(ledger)
@@ -80,27 +82,64 @@ pub(super) async fn write(
     }
 }
 
-async fn send(source: &Source, upload: &dyn Upload, segments: &Segments) -> Result<Ledger> {
+/// Send all parts off, several at once. Each is a task of its own: gathering one is a copy, and one thread copies slower than a disk writes.
+async fn send(pool: &BufPool, upload: &Arc<dyn Upload>, segments: &Segments) -> Result<Ledger> {
+    let segments = Arc::new(segments.clone());
+    let mut flight = JoinSet::new();
+    let sent = send_each(&mut flight, pool, upload, &segments).await;
+    // Nobody may write any more when the upload is given up.
+    flight.shutdown().await;
+    sent
+}
+
+async fn send_each(
+    flight: &mut JoinSet<Result<Ledger>>,
+    pool: &BufPool,
+    upload: &Arc<dyn Upload>,
+    segments: &Arc<Segments>,
+) -> Result<Ledger> {
     let spans = Span::first(segments.end).pieces(upload.part_bytes());
-    let parts = (0u32..).zip(spans).map(|(index, span)| async move {
-        let (part, is_copy) = gather(source, segments, span).await?;
-        let mut ledger = upload.put_part(index, part).await?;
-        if is_copy {
-            let path = ledger.paths.keys().next().copied();
-            ledger.record_copy(path.unwrap_or(DataPath::Memory), span.len());
-        }
-        Ok::<_, Error>(ledger)
-    });
-    let mut parts = stream::iter(parts).buffer_unordered(PARTS_IN_FLIGHT);
     let mut ledger = Ledger::default();
-    while let Some(part) = parts.try_next().await? {
-        ledger.merge(&part);
+    for (index, span) in (0u32..).zip(spans) {
+        while flight.len() >= PARTS_IN_FLIGHT
+            && let Some(part) = flight.join_next().await
+        {
+            ledger.merge(&landed(part)?);
+        }
+        let (pool, upload, segments) = (pool.clone(), Arc::clone(upload), Arc::clone(segments));
+        flight.spawn(async move { send_part(&pool, &*upload, &segments, index, span).await });
+    }
+    while let Some(part) = flight.join_next().await {
+        ledger.merge(&landed(part)?);
+    }
+    Ok(ledger)
+}
+
+/// What came of a part that a task wrote.
+pub(super) fn landed(part: Result<Result<Ledger>, JoinError>) -> Result<Ledger> {
+    part.map_err(|error| {
+        Error::new(ErrorKind::Internal, "save", "writing a part was broken off").with_source(error)
+    })?
+}
+
+async fn send_part(
+    pool: &BufPool,
+    upload: &dyn Upload,
+    segments: &Segments,
+    index: u32,
+    span: Span,
+) -> Result<Ledger> {
+    let (part, is_copy) = gather(pool, segments, span).await?;
+    let mut ledger = upload.put_part(index, part).await?;
+    if is_copy {
+        let path = ledger.paths.keys().next().copied();
+        ledger.record_copy(path.unwrap_or(DataPath::Memory), span.len());
     }
     Ok(ledger)
 }
 
 /// One part as one buffer, and whether that took a copy.
-async fn gather(source: &Source, segments: &Segments, span: Span) -> Result<(Buf, bool)> {
+async fn gather(pool: &BufPool, segments: &Segments, span: Span) -> Result<(Buf, bool)> {
     let mut pieces = segments.within(span);
     let first = pieces.next();
     if let Some(first) = first
@@ -109,7 +148,7 @@ async fn gather(source: &Source, segments: &Segments, span: Span) -> Result<(Buf
     {
         return Ok((first, false));
     }
-    let mut part = source.context.pool().lease(span.len() as usize).await??;
+    let mut part = pool.lease(span.len() as usize).await??;
     let mut at = 0;
     for piece in segments.within(span) {
         if let Some(place) = part.get_mut(at..at + piece.len()) {

@@ -22,6 +22,9 @@ use crate::workers::Workers;
 /// Bytes of a slot: the bus takes copies of 1 MiB at nine tenths of its rate and those of 4 MiB at almost all of it; larger ones leave the caches (H200, measured).
 const SLOT_BYTES: u64 = 4 << 20;
 
+/// What a device asks memory for at once, at least.
+const LINE_BYTES: usize = 256;
+
 /// Most threads: memory is the limit long before.
 const THREADS_MAX: usize = 32;
 
@@ -99,9 +102,11 @@ fn feed_now(file: &File, span: Span, runs: &[Strips], targets: &Targets, uploads
         if clipped.is_empty() {
             continue;
         }
-        let mut slot = uploads.lease(len).wait()??;
+        let lead = lead_of(&clipped);
+        let mut slot = uploads.lease(lead + len).wait()??;
         let mut calls = 0;
-        let got = read_all(file, piece.start(), &mut slot, len, &mut calls, |part, at| {
+        let place = slot.get_mut(lead..lead + len).unwrap_or_default();
+        let got = read_all(file, piece.start(), place, len, &mut calls, |part, at| {
             rustix::io::pread(fd, part, at)
         })?;
         requests += u64::from(calls);
@@ -112,12 +117,20 @@ fn feed_now(file: &File, span: Span, runs: &[Strips], targets: &Targets, uploads
         let mut flight = Flight::new(slot);
         for (stream, target) in targets.iter() {
             for run in &clipped {
-                flight.copy_strips(stream, *run, target)?;
+                let from = run.from + lead;
+                flight.copy_strips(stream, Strips { from, ..*run }, target)?;
             }
         }
         uploads.pace(flight)?;
     }
     Ok(requests)
+}
+
+/// Bytes to leave free at the front of a slot, so that the longest run begins at a line of the cache: files promise tensors no more than 8 bytes, and a
+/// device reads memory line by line.
+fn lead_of(runs: &[Strips]) -> usize {
+    let longest = runs.iter().max_by_key(|run| run.bytes);
+    longest.map_or(0, |run| run.from.wrapping_neg() % LINE_BYTES)
 }
 
 /// The part of a run that lies in `start..start + len` of the source, counted from `start`.
@@ -135,6 +148,17 @@ impl fmt::Debug for Feeder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_run_begins_at_a_line() {
+        assert_eq!(lead_of(&[]), 0);
+        assert_eq!(lead_of(&[Strips::run(0, 7, 10)]), 0);
+        for from in [1, 8, 255, 256, 4096 + 24] {
+            let runs = [Strips::run(0, 0, from), Strips::run(from, 512, 10 * from)];
+            let lead = lead_of(&runs);
+            assert!(lead < LINE_BYTES && (lead + from).is_multiple_of(LINE_BYTES));
+        }
+    }
 
     #[test]
     fn runs_are_clipped_to_slots() {

@@ -24,6 +24,10 @@ const NAP_REQUEST_BYTES_MAX: usize = 512 << 10;
 /// which is worth more than this at the rates where it applies.
 const NAP: Timespec = Timespec::new().nsec(50_000);
 
+/// Most bytes of one read. A virtual disk was a tenth faster with many of these than with a few large ones, another one as fast; drives
+/// of one's own cut requests to about this size themselves. Writes stay large: they cost a quarter of the CPU time that way.
+const READ_BYTES_MAX: usize = 512 << 10;
+
 /// Start a ring and its thread.
 pub(super) fn start(setup: Setup, limits: &Limits, notes: &Notes) -> Result<Arc<Queue>> {
     let queue = Arc::new(Queue::new(limits)?);
@@ -164,6 +168,7 @@ impl Ring {
             let Some(request) = self.next_request() else {
                 return;
             };
+            let goes_alone = request.len() >= READ_BYTES_MAX && self.verb_of(request) == Some(Verb::Read);
             let Some(entry) = self.entry(request) else {
                 self.settle(request, -libc::EBADF);
                 continue;
@@ -176,7 +181,16 @@ impl Ring {
                 self.again.push_front(request);
                 return;
             }
+            if goes_alone {
+                // Neighbours that come together would be one request again by the time they are at the disk. What is not taken
+                // now goes with the rest.
+                let _ = self.kernel.submit();
+            }
         }
+    }
+
+    fn verb_of(&mut self, request: Request) -> Option<Verb> {
+        self.jobs.get_mut(request.job).map(|job| job.verb())
     }
 
     fn next_request(&mut self) -> Option<Request> {
@@ -185,11 +199,13 @@ impl Ring {
         }
         while let Some(&index) = self.pending.front() {
             let request_bytes = self.request_bytes;
-            match self
-                .jobs
-                .get_mut(index)
-                .and_then(|job| job.next_request(index, request_bytes))
-            {
+            match self.jobs.get_mut(index).and_then(|job| {
+                let bytes_max = match job.verb() {
+                    Verb::Read => request_bytes.min(READ_BYTES_MAX),
+                    Verb::Write | Verb::Sync => request_bytes,
+                };
+                job.next_request(index, bytes_max)
+            }) {
                 Some(request) => return Some(request),
                 None => drop(self.pending.pop_front()),
             }
