@@ -75,7 +75,7 @@ pub use open::Checkpoint;
 pub use part::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, FORMAT, NAME_BYTES_MAX, PartHead, PayloadRow};
 pub use pin::PIN_AGE_MAX;
 pub use retention::{Kept, Retention, StepState, Verdict};
-pub use save::{CHUNK_BYTES_DEFAULT, Item, ItemData, RankSaved, Save, SaveOptions};
+pub use save::{CHUNK_BYTES_DEFAULT, Fill, Item, ItemData, RankSaved, Round, RoundPiece, Save, SaveOptions};
 pub use seal::{KeyWrap, Keys, Rewrapped, rewrap};
 pub use sign::{PublicKey, SigningKey};
 pub use tiers::{

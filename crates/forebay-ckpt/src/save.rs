@@ -7,10 +7,14 @@
 //!                                                                            `-> [pack] payload of chunks -> part, where they are compressed
 //! ```
 //!
+//! Where bytes are not in memory yet ([`Save::rank_filled`]), they come in rounds, and a raw payload is written as it is filled, by `pack`, too.
+//!
 //! - `base`: the checkpoint that is compared with; `seal`: the data key that all ranks share;
 //! - `prepare`: what cannot be saved is refused before anything is written;
 //! - `hash`: chunks are hashed by several threads, beside the writing where nothing depends on it;
 //! - `known`: what the base has already;
+//! - `supply`: chunks get their bytes, which are there or are filled in rounds, and threads to work on them;
+//! - `payload`: where the chunks of a raw payload lie;
 //! - `pack`, `stream`: chunks are compressed by several threads, and written as they are done, in their order;
 //! - `write`: a raw payload goes out in large aligned pieces, from the caller's memory where that is aligned.
 
@@ -18,10 +22,12 @@ mod base;
 mod hash;
 mod known;
 mod pack;
+mod payload;
 mod prepare;
 mod rank;
 mod seal;
 mod stream;
+mod supply;
 mod write;
 
 use std::sync::Arc;
@@ -48,6 +54,7 @@ use crate::value::Value;
 
 pub(crate) use base::Base;
 pub use rank::RankSaved;
+pub use supply::{Fill, Round, RoundPiece};
 
 use base::{open_base, wanted_base};
 use seal::Seal;
@@ -135,6 +142,8 @@ pub struct Item {
 pub enum ItemData {
     /// A slice of a tensor, its elements in row-major order.
     Slice(SliceSpec, Buf),
+    /// A slice whose bytes are not in memory yet: a [`Fill`] has them under this number.
+    Later(SliceSpec, usize),
     /// A typed value.
     Value(Value),
     /// Bytes that only their writer understands.
@@ -340,7 +349,14 @@ impl Save {
     /// Save what one rank has: its payload, then its part. Durable when this returns, visible to nobody before the commit.
     pub async fn rank(&self, rank: u32, items: Vec<Item>) -> Result<RankSaved> {
         check_rank(rank, self.options.world)?;
-        rank::save(self, rank, items).await
+        rank::save(self, rank, items, None).await
+    }
+
+    /// The same where there is not enough memory for all: the bytes of [`ItemData::Later`] are asked of `fill` in rounds, and written before its memory is used
+    /// again. With a base, they are asked for twice: to be compared, and what has changed to be written.
+    pub async fn rank_filled(&self, rank: u32, items: Vec<Item>, fill: Arc<dyn Fill>) -> Result<RankSaved> {
+        check_rank(rank, self.options.world)?;
+        rank::save(self, rank, items, Some(fill)).await
     }
 
     /// Give up: the pin goes, and gc may remove what was written.

@@ -8,6 +8,7 @@ mod damage;
 mod drain_crash;
 mod export;
 mod faults;
+mod filled;
 mod gc;
 mod golden;
 mod golden_coded;

@@ -7,12 +7,14 @@
 //! ```
 //!
 //! - `stage`: where slices lie in the staging area, and copies by several threads;
+//! - `feed`: the staging area in rounds, for states that are larger;
 //! - `save`: one attempt in the background, and what it is asked;
 //! - `attempt`: one attempt step by step, for callers that coordinate ranks by themselves;
 //! - `open`, `load`: a checkpoint, its entries and its bytes;
 //! - `value`: typed values from and to Python objects.
 
 mod attempt;
+mod feed;
 mod load;
 mod open;
 mod save;

@@ -1,12 +1,14 @@
-//! Hashes raw chunks by several threads.
+//! Hashes raw chunks by several threads: beside their writing, where their bytes are there, or as they come.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_core::{Error, ErrorKind, Result};
 use forebay_io::Buf;
+use futures::stream::TryStreamExt;
 use tokio::task::JoinHandle;
 
+use super::supply::{Bytes, Supply};
 use crate::hash::{Digest, IdKind, Place};
 
 /// Most threads: hashing must keep up with the fastest disks, not take the machine from the training.
@@ -18,11 +20,24 @@ pub(super) fn threads() -> usize {
     cores.min(THREADS_MAX)
 }
 
-/// A chunk to be hashed.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) place: Place,
-    pub(crate) bytes: Buf,
+/// Where a chunk belongs, and its bytes.
+pub(super) type Job = (Place, Bytes);
+
+/// Hash chunks as their bytes come; what is asked for once is asked for again by whoever writes it.
+pub(super) async fn all(supply: &Supply, kind: IdKind, jobs: Vec<Job>) -> Result<Vec<Digest>> {
+    let mut hashes = Vec::with_capacity(jobs.len());
+    let hash = move |place: Place, bytes: Buf| Ok(kind.of(&place, &bytes));
+    let mut hashing = supply.work(jobs, false, threads(), hash)?;
+    loop {
+        match hashing.try_next().await {
+            Ok(Some(hash)) => hashes.push(hash),
+            Ok(None) => return Ok(hashes),
+            Err(error) => {
+                supply.stop(hashing).await;
+                return Err(error);
+            }
+        }
+    }
 }
 
 /// Hashing in progress.
@@ -32,10 +47,13 @@ pub(super) struct Hashing {
     threads: Vec<JoinHandle<Vec<(usize, Digest)>>>,
 }
 
-/// Begin to hash; the threads take chunk after chunk until there is none.
+/// Begin to hash chunks whose bytes are there; the threads take one after the other until there is none.
 pub(super) fn start(kind: &IdKind, jobs: Vec<Job>) -> Hashing {
     let count = jobs.len();
-    let jobs = Arc::new(jobs);
+    let there = jobs
+        .into_iter()
+        .filter_map(|(place, bytes)| Some((place, bytes.there()?)));
+    let jobs: Arc<Vec<(Place, Buf)>> = Arc::new(there.collect());
     let next = Arc::new(AtomicUsize::new(0));
     let threads = (0..threads().min(count))
         .map(|_| {
@@ -44,8 +62,10 @@ pub(super) fn start(kind: &IdKind, jobs: Vec<Job>) -> Hashing {
                 let mut done = Vec::new();
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(job) = jobs.get(number) else { return done };
-                    done.push((number, kind.of(&job.place, &job.bytes)));
+                    let Some((place, bytes)) = jobs.get(number) else {
+                        return done;
+                    };
+                    done.push((number, kind.of(place, bytes)));
                 }
             })
         })

@@ -4,20 +4,21 @@
 //! chunks -> [threads: id of the raw bytes, compress, seal, hash] -> in their order -> parts of leased memory -> upload
 //! ```
 //!
+//! A raw payload whose bytes are not in memory yet goes the same way, neither compressed nor sealed, behind its header.
 //! A bounded number of chunks is in the works; whatever is done waits for its turn, so a state gives the same payload however many threads there are.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay_core::{Error, ErrorKind, Ledger, Result};
+use forebay_core::{Ledger, Result};
 use forebay_io::Buf;
-use futures::stream::{self, StreamExt, TryStreamExt};
+use futures::stream::TryStreamExt;
 
 use super::Save;
 use super::hash::threads;
 use super::prepare::Slice;
 use super::stream::PartWriter;
+use super::supply::{Bytes, Supply};
 use crate::codec::{Compress, Encoder};
 use crate::dtype::Dtype;
 use crate::entry::{ChunkRecord, Codec, TAG_BYTES};
@@ -41,9 +42,59 @@ pub(super) struct Written {
     pub(super) ledger: Ledger,
 }
 
+/// A payload to be written chunk after chunk.
+#[derive(Debug)]
+pub(super) struct Body {
+    /// Without its bytes, where they are not known before.
+    pub(super) row: PayloadRow,
+    /// What is before the chunks.
+    pub(super) header: Vec<u8>,
+    /// What chunks begin at a multiple of.
+    pub(super) align: u64,
+    /// Most bytes that it can have.
+    pub(super) bytes_max: u64,
+    pub(super) jobs: Vec<(Job, Bytes)>,
+}
+
+impl Body {
+    /// Chunks that `is_known` does not have, in a file of nothing else; `None` where there are none.
+    pub(super) fn of_chunks(
+        save: &Save,
+        rank: u32,
+        slices: &[Slice],
+        is_known: impl Fn(usize) -> bool,
+    ) -> Result<Option<Self>> {
+        let mut jobs = Vec::new();
+        for slice in slices {
+            for chunk in 0..slice.chunks {
+                if !is_known(slice.first_chunk + chunk as usize) {
+                    jobs.push(Job::new(slice, chunk, save.options.chunk_bytes, jobs.len())?);
+                }
+            }
+        }
+        let longest = |(_, raw): &(Job, Bytes)| (raw.len() + TAG_BYTES).next_multiple_of(ALIGN);
+        let row = PayloadRow {
+            step: save.options.step,
+            attempt: save.options.attempt,
+            rank,
+            form: Form::Chunks,
+            bytes: 0,
+            head_bytes: 0,
+            head_hash: sha256(&[]),
+        };
+        Ok((!jobs.is_empty()).then(|| Self {
+            row,
+            header: Vec::new(),
+            align: ALIGN,
+            bytes_max: jobs.iter().map(longest).sum(),
+            jobs,
+        }))
+    }
+}
+
 /// A chunk to be packed.
 #[derive(Debug)]
-struct Job {
+pub(super) struct Job {
     number: usize,
     /// Which chunk of the payload it is.
     index: usize,
@@ -51,13 +102,27 @@ struct Job {
     chunks: u64,
     place: Place,
     dtype: Dtype,
-    raw: Buf,
+}
+
+impl Job {
+    /// Of a chunk of a slice, which comes as number `index` into the payload.
+    pub(super) fn new(slice: &Slice, chunk: u64, chunk_bytes: u32, index: usize) -> Result<(Self, Bytes)> {
+        let job = Self {
+            number: slice.first_chunk + chunk as usize,
+            index,
+            chunks: slice.chunks,
+            place: slice.spec.place(&slice.id, chunk, chunk_bytes),
+            dtype: slice.spec.dtype,
+        };
+        Ok((job, slice.bytes.slice(slice.spec.chunk_span(chunk, chunk_bytes))?))
+    }
 }
 
 /// A chunk that was packed; its bytes are the encoder's, or the raw ones.
 #[derive(Debug)]
 struct Packed {
     job: Job,
+    raw: Buf,
     encoder: Encoder,
     codec: Codec,
     parameter: u16,
@@ -77,7 +142,6 @@ struct Workshop {
     attempt: Attempt,
     rank: u32,
     spare: Mutex<Vec<Encoder>>,
-    is_over: AtomicBool,
 }
 
 impl Workshop {
@@ -93,21 +157,19 @@ impl Workshop {
             .push(encoder);
     }
 
-    fn pack(&self, job: Job) -> Result<Packed> {
-        if self.is_over.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Cancelled, "save", "another chunk failed"));
-        }
+    fn pack(&self, job: Job, raw: Buf) -> Result<Packed> {
         let mut encoder = self.encoder();
-        let id = self.ids.of(&job.place, &job.raw);
-        let (codec, parameter) = encoder.encode(self.compress, job.dtype, &job.raw);
-        let nonce_number = self.seal(&job, &mut encoder, (codec, parameter))?;
+        let id = self.ids.of(&job.place, &raw);
+        let (codec, parameter) = encoder.encode(self.compress, job.dtype, &raw);
+        let nonce_number = self.seal(&job, &raw, &mut encoder, (codec, parameter))?;
         let hash = match &self.ids {
             // What is stored is what the id was made of.
             IdKind::Hash(kind) if *kind == self.hash && codec == Codec::Raw && nonce_number == 0 => id,
-            _ => self.hash.chunk(&job.place, encoder.stored(&job.raw)),
+            _ => self.hash.chunk(&job.place, encoder.stored(&raw)),
         };
         Ok(Packed {
             job,
+            raw,
             encoder,
             codec,
             parameter,
@@ -118,7 +180,13 @@ impl Workshop {
     }
 
     /// Seal what the encoder has; gives the number for the nonce.
-    fn seal(&self, job: &Job, encoder: &mut Encoder, (codec, parameter): (Codec, u16)) -> Result<u64> {
+    fn seal(
+        &self,
+        job: &Job,
+        raw: &[u8],
+        encoder: &mut Encoder,
+        (codec, parameter): (Codec, u16),
+    ) -> Result<u64> {
         let Some(sealer) = &self.sealer else { return Ok(0) };
         let number = sealer.number(job.index)?;
         let bound = Bound {
@@ -130,38 +198,19 @@ impl Workshop {
             chunks: job.chunks,
             number,
         };
-        let (bytes, room) = encoder.sealable(&job.raw);
+        let (bytes, room) = encoder.sealable(raw);
         let tag = sealer.seal(&bound, bytes)?;
         room.copy_from_slice(&tag);
         Ok(number)
     }
 }
 
-/// Write the chunks that `is_known` does not have.
-pub(super) async fn write(
-    save: &Save,
-    rank: u32,
-    slices: &[Slice],
-    is_known: impl Fn(usize) -> bool,
-) -> Result<Written> {
-    let jobs = jobs(slices, save.options.chunk_bytes, is_known);
-    if jobs.is_empty() {
-        return Ok(Written::default());
-    }
-    let row = PayloadRow {
-        step: save.options.step,
-        attempt: save.options.attempt,
-        rank,
-        form: Form::Chunks,
-        bytes: 0,
-        head_bytes: 0,
-        head_hash: sha256(&[]),
-    };
-    let longest = |job: &Job| (job.raw.len() as u64 + TAG_BYTES).next_multiple_of(ALIGN);
-    let bytes_max = jobs.iter().map(longest).sum();
+/// Write a payload as the bytes of its chunks come; nothing is asked of the supply afterwards.
+pub(super) async fn write(save: &Save, supply: &Supply, body: Body) -> Result<Written> {
+    let Body { row, bytes_max, .. } = body;
     let mut writer = PartWriter::begin(&save.source, row.key(), bytes_max, save.put_options()).await?;
     let mut written = Written::default();
-    if let Err(error) = pack_all(save, rank, jobs, &mut writer, &mut written).await {
+    if let Err(error) = pack_all(save, supply, body, &mut writer, &mut written).await {
         writer.abort().await;
         return Err(error);
     }
@@ -171,33 +220,10 @@ pub(super) async fn write(
     Ok(written)
 }
 
-fn jobs(slices: &[Slice], chunk_bytes: u32, is_known: impl Fn(usize) -> bool) -> Vec<Job> {
-    let mut jobs = Vec::new();
-    for slice in slices {
-        let id = slice.spec.id(&slice.name);
-        for chunk in 0..slice.chunks {
-            let number = slice.first_chunk + chunk as usize;
-            if is_known(number) {
-                continue;
-            }
-            let span = slice.spec.chunk_span(chunk, chunk_bytes);
-            jobs.push(Job {
-                number,
-                index: jobs.len(),
-                chunks: slice.chunks,
-                place: slice.spec.place(&id, chunk, chunk_bytes),
-                dtype: slice.spec.dtype,
-                raw: slice.bytes.slice(span.relative_to(0)),
-            });
-        }
-    }
-    jobs
-}
-
 async fn pack_all(
     save: &Save,
-    rank: u32,
-    jobs: Vec<Job>,
+    supply: &Supply,
+    body: Body,
     writer: &mut PartWriter<'_>,
     written: &mut Written,
 ) -> Result<()> {
@@ -208,42 +234,39 @@ async fn pack_all(
         ids: save.id_kind(),
         sealer: save.sealer()?,
         attempt: options.attempt,
-        rank,
+        rank: body.row.rank,
         spare: Mutex::default(),
-        is_over: AtomicBool::new(false),
     });
+    writer.push(&body.header).await?;
     let at_once = (WORK_BYTES_MAX / (2 * options.chunk_bytes as usize)).clamp(1, threads());
-    let packing = stream::iter(jobs).map(|job| {
-        let workshop = Arc::clone(&workshop);
-        async move {
-            let packing = tokio::task::spawn_blocking(move || workshop.pack(job));
-            packing.await.map_err(|error| {
-                Error::new(ErrorKind::Internal, "save", "packing was broken off").with_source(error)
-            })?
-        }
-    });
-    let mut packing = packing.buffered(at_once);
+    let shared = Arc::clone(&workshop);
+    let mut packing = supply.work(body.jobs, true, at_once, move |job, raw| shared.pack(job, raw))?;
     let mut all = async || {
         while let Some(packed) = packing.try_next().await? {
-            let encoder = put(packed, writer, written).await?;
+            let encoder = put(packed, body.align, writer, written).await?;
             workshop.give_back(encoder);
         }
         Ok(())
     };
     let done = all().await;
     if done.is_err() {
-        // Threads must not go on behind the caller's back.
-        workshop.is_over.store(true, Ordering::Relaxed);
-        while packing.next().await.is_some() {}
+        supply.stop(packing).await;
     }
     done
 }
 
 /// Write a chunk at its turn, and note where it lies.
-async fn put(packed: Packed, writer: &mut PartWriter<'_>, written: &mut Written) -> Result<Encoder> {
-    let Packed { job, encoder, .. } = &packed;
-    let stored = encoder.stored(&job.raw);
-    let offset = writer.pad(ALIGN).await?;
+async fn put(
+    packed: Packed,
+    align: u64,
+    writer: &mut PartWriter<'_>,
+    written: &mut Written,
+) -> Result<Encoder> {
+    let Packed {
+        job, raw, encoder, ..
+    } = &packed;
+    let stored = encoder.stored(raw);
+    let offset = writer.pad(align).await?;
     writer.push(stored).await?;
     let record = ChunkRecord {
         payload: 0,
@@ -252,7 +275,7 @@ async fn put(packed: Packed, writer: &mut PartWriter<'_>, written: &mut Written)
         parameter: packed.parameter,
         offset,
         stored_bytes: stored.len() as u32,
-        raw_bytes: job.raw.len() as u32,
+        raw_bytes: raw.len() as u32,
         number: packed.nonce_number,
         hash: packed.hash,
     };

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
-use forebay_core::{Error, ErrorKind, Result};
-use forebay_io::Buf;
+use forebay_core::{Error, ErrorKind, Result, Span};
 
+use super::supply::Bytes;
 use super::{Item, ItemData};
 use crate::entry::{Alias, SliceSpec};
+use crate::hash::SliceId;
 use crate::part::NAME_BYTES_MAX;
 use crate::value::{DIMS_MAX, VALUE_BYTES_MAX};
 
@@ -15,7 +16,9 @@ use crate::value::{DIMS_MAX, VALUE_BYTES_MAX};
 pub(super) struct Slice {
     pub(super) name: String,
     pub(super) spec: SliceSpec,
-    pub(super) bytes: Buf,
+    /// What its chunks are hashed with.
+    pub(super) id: SliceId,
+    pub(super) bytes: Bytes,
     /// Number of its first chunk among those of the rank.
     pub(super) first_chunk: usize,
     pub(super) chunks: u64,
@@ -37,23 +40,23 @@ pub(super) struct Prepared {
     pub(super) others: Vec<(String, Other)>,
 }
 
-pub(super) fn prepare(items: Vec<Item>, chunk_bytes: u32) -> Result<Prepared> {
+pub(super) fn prepare(items: Vec<Item>, chunk_bytes: u32, has_fill: bool) -> Result<Prepared> {
     let mut prepared = Prepared::default();
     for Item { name, data } in items {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(refuse(&name, "a name must have 1 to 4096 bytes"));
         }
         match data {
-            ItemData::Slice(spec, bytes) => {
-                check_slice(&name, &spec, &bytes)?;
-                let chunks = spec.chunks(chunk_bytes);
-                prepared.slices.push(Slice {
-                    name,
-                    spec,
-                    bytes,
-                    first_chunk: 0,
-                    chunks,
+            ItemData::Slice(spec, buf) => {
+                let slice = check_slice(name, spec, Some(Bytes::There(buf)), chunk_bytes)?;
+                prepared.slices.push(slice);
+            }
+            ItemData::Later(spec, number) => {
+                let later = has_fill.then(|| Bytes::Later {
+                    number,
+                    span: Span::first(spec.bytes()),
                 });
+                prepared.slices.push(check_slice(name, spec, later, chunk_bytes)?);
             }
             other => {
                 let other = prepare_other(&name, other)?;
@@ -72,22 +75,30 @@ pub(super) fn prepare(items: Vec<Item>, chunk_bytes: u32) -> Result<Prepared> {
     Ok(prepared)
 }
 
-fn check_slice(name: &str, spec: &SliceSpec, bytes: &Buf) -> Result<()> {
-    spec.check().map_err(|why| refuse(name, why))?;
-    if spec.bytes() == bytes.len() as u64 {
-        return Ok(());
+/// A slice with the bytes that its shape needs; `None` where nobody can fill them.
+fn check_slice(name: String, spec: SliceSpec, bytes: Option<Bytes>, chunk_bytes: u32) -> Result<Slice> {
+    spec.check().map_err(|why| refuse(&name, why))?;
+    let Some(bytes) = bytes else {
+        return Err(refuse(&name, "its bytes are not there, and nobody fills them"));
+    };
+    let (len, needed) = (bytes.len(), spec.bytes());
+    if len != needed {
+        let why = format!("it has {len} bytes, but its shape needs {needed}");
+        return Err(refuse(&name, &why));
     }
-    let why = format!(
-        "it has {} bytes, but its shape needs {}",
-        bytes.len(),
-        spec.bytes()
-    );
-    Err(refuse(name, &why))
+    Ok(Slice {
+        chunks: spec.chunks(chunk_bytes),
+        id: spec.id(&name),
+        name,
+        spec,
+        bytes,
+        first_chunk: 0,
+    })
 }
 
 fn prepare_other(name: &str, data: ItemData) -> Result<Option<Other>> {
     match data {
-        ItemData::Slice(..) => Ok(None),
+        ItemData::Slice(..) | ItemData::Later(..) => Ok(None),
         ItemData::Value(value) => {
             let bytes = value.encode().map_err(|error| {
                 let message = format!("{name:?} cannot be saved");

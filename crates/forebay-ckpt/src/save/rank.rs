@@ -1,22 +1,22 @@
 //! What one rank saves: from items to a payload and a part.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use forebay_core::{Error, ErrorKind, Ledger, Result, Span};
-use forebay_io::Buf;
+use forebay_core::{Error, ErrorKind, Ledger, Result};
 use forebay_store::StoreExt;
 
 use super::hash::{self, Job};
 use super::known::{Known, find_known};
-use super::pack::{self, Written};
+use super::pack::{self, Body, Written};
+use super::payload::Payload;
 use super::prepare::{Other, Prepared, Slice, prepare};
-use super::write::{self, Segments};
+use super::supply::{Fill, Supply};
 use super::{Item, Save};
-use crate::entry::{ChunkRecord, Codec, Content, Entry};
-use crate::hash::{Digest, sha256};
-use crate::layout::{Stored, lay_out};
-use crate::names::{Attempt, Form, Piece, piece_key};
-use crate::part::{FORMAT, PartBuilder, PartHead, PayloadRow};
+use crate::entry::{ChunkRecord, Content, Entry};
+use crate::hash::Digest;
+use crate::names::{Attempt, Piece, piece_key};
+use crate::part::{PartBuilder, PartHead, PayloadRow};
 use crate::tree::Root;
 
 /// What a rank has saved.
@@ -34,18 +34,26 @@ pub struct RankSaved {
     pub chunks_referenced: u64,
     /// What is wrong with the checkpoint that it was compared with, so that it was written although nothing may have changed.
     pub base_trouble: Option<String>,
+    /// Rounds in which bytes were filled that were not in memory; 0 where all were.
+    pub rounds: u64,
     /// Which way the bytes went.
     pub ledger: Ledger,
 }
 
-pub(super) async fn save(save: &Save, rank: u32, items: Vec<Item>) -> Result<RankSaved> {
+pub(super) async fn save(
+    save: &Save,
+    rank: u32,
+    items: Vec<Item>,
+    fill: Option<Arc<dyn Fill>>,
+) -> Result<RankSaved> {
     let chunk_bytes = save.options.chunk_bytes;
-    let Prepared { slices, others } = prepare(items, chunk_bytes)?;
+    let Prepared { slices, others } = prepare(items, chunk_bytes, fill.is_some())?;
+    let supply = Supply::new(fill);
     let (mut ids, mut known, mut base_trouble) = (None, HashMap::new(), None);
     if save.base.is_some() {
         // What the base has decides what is written, so all ids are needed first.
-        let all = jobs(&slices, chunk_bytes);
-        let found = hash::start(&save.base_id_kind(), all).finish().await?;
+        let all = jobs(&slices, chunk_bytes)?;
+        let found = hash::all(&supply, save.base_id_kind(), all).await?;
         (known, base_trouble) = find_known(save, rank, &slices, &found).await?;
         if let Some(why) = &base_trouble {
             tracing::warn!(
@@ -54,13 +62,21 @@ pub(super) async fn save(save: &Save, rank: u32, items: Vec<Item>) -> Result<Ran
                 "the checkpoint before is damaged, and nothing is built upon it"
             );
         }
-        ids = Some(own_ids(save, &slices, &known, found).await?);
+        ids = Some(own_ids(save, &supply, &slices, &known, found).await?);
     }
+    let payload = |known| Payload::plan(save, rank, &slices, known);
     let (written, ids) = if save.packs() {
-        store_packed(save, rank, &slices, &known, ids).await?
+        let body = Body::of_chunks(save, rank, &slices, |number| known.contains_key(&number))?;
+        store_packed(save, &supply, body, &slices, ids).await?
+    } else if supply.is_streamed() {
+        let body = payload(&known)?.map(Payload::into_body).transpose()?;
+        store_packed(save, &supply, body, &slices, ids).await?
     } else {
-        store_raw(save, rank, &slices, &known, ids).await?
+        store_raw(save, payload(&known)?, &slices, ids).await?
     };
+    let rounds = supply.rounds();
+    // Whoever fills need not wait for the part to be written.
+    drop(supply);
     let mut ledger = written.ledger.clone();
     let mut done = RankSaved {
         raw_bytes: slices.iter().map(|slice| slice.spec.bytes()).sum(),
@@ -72,6 +88,7 @@ pub(super) async fn save(save: &Save, rank: u32, items: Vec<Item>) -> Result<Ran
         chunks: ids.len() as u64,
         chunks_referenced: known.len() as u64,
         base_trouble,
+        rounds,
         ledger: Ledger::default(),
     };
     let mut builder = builder(save, rank, &done);
@@ -90,6 +107,7 @@ pub(super) async fn save(save: &Save, rank: u32, items: Vec<Item>) -> Result<Ran
 /// Ids of the known chunks as this checkpoint has them, from those of the base: sealed ones have keys of their own.
 async fn own_ids(
     save: &Save,
+    supply: &Supply,
     slices: &[Slice],
     known: &HashMap<usize, Known>,
     mut ids: Vec<Digest>,
@@ -97,10 +115,10 @@ async fn own_ids(
     if !save.is_sealed() {
         return Ok(ids);
     }
-    let all = jobs(slices, save.options.chunk_bytes).into_iter().enumerate();
+    let all = jobs(slices, save.options.chunk_bytes)?.into_iter().enumerate();
     let (numbers, again): (Vec<usize>, Vec<Job>) =
         all.filter(|(number, _)| known.contains_key(number)).unzip();
-    let found = hash::start(&save.id_kind(), again).finish().await?;
+    let found = hash::all(supply, save.id_kind(), again).await?;
     for (number, id) in numbers.into_iter().zip(found) {
         if let Some(place) = ids.get_mut(number) {
             *place = id;
@@ -109,15 +127,18 @@ async fn own_ids(
     Ok(ids)
 }
 
-/// Compress and write what is not known; gives the ids of all chunks.
+/// Write chunk after chunk; gives the ids of all, of those that were written as they were then.
 async fn store_packed(
     save: &Save,
-    rank: u32,
+    supply: &Supply,
+    body: Option<Body>,
     slices: &[Slice],
-    known: &HashMap<usize, Known>,
     ids: Option<Vec<Digest>>,
 ) -> Result<(Written, Vec<Digest>)> {
-    let written = pack::write(save, rank, slices, |number| known.contains_key(&number)).await?;
+    let written = match body {
+        Some(body) => pack::write(save, supply, body).await?,
+        None => Written::default(),
+    };
     let count = slices.iter().map(|slice| slice.chunks as usize).sum();
     let mut ids = ids.unwrap_or_else(|| vec![Digest::default(); count]);
     for (number, id) in &written.ids {
@@ -128,17 +149,24 @@ async fn store_packed(
     Ok((written, ids))
 }
 
-/// Write what is not known as it is, hashing it beside where that was not done before.
+/// Write what is in memory as it is, hashing it beside where that was not done before.
 async fn store_raw(
     save: &Save,
-    rank: u32,
+    payload: Option<Payload<'_>>,
     slices: &[Slice],
-    known: &HashMap<usize, Known>,
     ids: Option<Vec<Digest>>,
 ) -> Result<(Written, Vec<Digest>)> {
-    let start = || hash::start(&save.id_kind(), jobs(slices, save.options.chunk_bytes));
-    let hashing = if ids.is_none() { Some(start()) } else { None };
-    let written = write_payload(save, rank, slices, known).await;
+    let hashing = match &ids {
+        Some(_) => None,
+        None => Some(hash::start(
+            &save.id_kind(),
+            jobs(slices, save.options.chunk_bytes)?,
+        )),
+    };
+    let written = match payload {
+        Some(payload) => payload.write(save).await,
+        None => Ok(Written::default()),
+    };
     let ids = match hashing {
         // Also after a failed write: threads must not go on behind the caller's back.
         Some(hashing) => hashing.finish().await?,
@@ -156,118 +184,15 @@ fn lost() -> Error {
     Error::new(ErrorKind::Internal, "save", message)
 }
 
-fn jobs(slices: &[Slice], chunk_bytes: u32) -> Vec<Job> {
+fn jobs(slices: &[Slice], chunk_bytes: u32) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for slice in slices {
-        let id = slice.spec.id(&slice.name);
         for number in 0..slice.chunks {
-            let span = slice.spec.chunk_span(number, chunk_bytes);
-            jobs.push(Job {
-                place: slice.spec.place(&id, number, chunk_bytes),
-                bytes: slice.bytes.slice(span.relative_to(0)),
-            });
+            let bytes = slice.bytes.slice(slice.spec.chunk_span(number, chunk_bytes))?;
+            jobs.push((slice.spec.place(&slice.id, number, chunk_bytes), bytes));
         }
     }
-    jobs
-}
-
-/// Runs of neighbouring chunks of a slice that are not known: slice, first chunk in it, chunks.
-fn unknown_runs(slices: &[Slice], known: &HashMap<usize, Known>) -> Vec<(usize, u64, u64)> {
-    let mut runs: Vec<(usize, u64, u64)> = Vec::new();
-    for (index, slice) in slices.iter().enumerate() {
-        if slice.chunks == 0 {
-            // Without bytes, but in the file all the same, for those who read it as it is.
-            runs.push((index, 0, 0));
-        }
-        for number in 0..slice.chunks {
-            if known.contains_key(&(slice.first_chunk + number as usize)) {
-                continue;
-            }
-            match runs.last_mut() {
-                Some((of, first, count)) if *of == index && *first + *count == number => *count += 1,
-                _ => runs.push((index, number, 1)),
-            }
-        }
-    }
-    runs
-}
-
-async fn write_payload(
-    save: &Save,
-    rank: u32,
-    slices: &[Slice],
-    known: &HashMap<usize, Known>,
-) -> Result<Written> {
-    let chunk_bytes = save.options.chunk_bytes;
-    let runs = unknown_runs(slices, known);
-    if runs.iter().all(|(_, _, count)| *count == 0) && (runs.is_empty() || save.base.is_some()) {
-        return Ok(Written::default());
-    }
-    let mut stored = Vec::with_capacity(runs.len());
-    for (index, first, count) in &runs {
-        if let Some(slice) = slices.get(*index) {
-            let start = first * u64::from(chunk_bytes);
-            let end = (start + count * u64::from(chunk_bytes)).min(slice.spec.bytes());
-            let span = Span::new(start, end)?;
-            stored.push(Stored {
-                name: &slice.name,
-                spec: &slice.spec,
-                span,
-            });
-        }
-    }
-    let (step, attempt) = (save.options.step, save.options.attempt);
-    let layout = lay_out(&stored, file_metadata(step, attempt, rank))?;
-    let mut segments = Segments::default();
-    let mut records = HashMap::new();
-    segments.push(Buf::copy_of(&layout.header)?);
-    for (at, place) in &layout.placed {
-        let (Some((index, first, count)), Some(run)) = (runs.get(*at), stored.get(*at)) else {
-            continue;
-        };
-        let Some(slice) = slices.get(*index) else { continue };
-        segments.push(slice.bytes.slice(run.span.relative_to(0)));
-        for number in 0..*count {
-            let bytes = slice.spec.chunk_span(first + number, chunk_bytes).len() as u32;
-            let record = ChunkRecord {
-                payload: 0,
-                codec: Codec::Raw,
-                is_sealed: false,
-                parameter: 0,
-                offset: place.start() + number * u64::from(chunk_bytes),
-                stored_bytes: bytes,
-                raw_bytes: bytes,
-                number: 0,
-                hash: Digest::default(),
-            };
-            records.insert(slice.first_chunk + (first + number) as usize, record);
-        }
-    }
-    let row = PayloadRow {
-        step,
-        attempt,
-        rank,
-        form: Form::Safetensors,
-        bytes: layout.bytes,
-        head_bytes: layout.header.len() as u64,
-        head_hash: sha256(&[&layout.header]),
-    };
-    let ledger = write::write(&save.source, &row.key(), &segments, &save.put_options()).await?;
-    Ok(Written {
-        row: Some(row),
-        records,
-        ledger,
-        ..Written::default()
-    })
-}
-
-fn file_metadata(step: u64, attempt: Attempt, rank: u32) -> BTreeMap<String, String> {
-    BTreeMap::from([
-        ("forebay.format".to_owned(), FORMAT.to_string()),
-        ("forebay.step".to_owned(), step.to_string()),
-        ("forebay.attempt".to_owned(), attempt.to_string()),
-        ("forebay.rank".to_owned(), rank.to_string()),
-    ])
+    Ok(jobs)
 }
 
 fn builder(save: &Save, rank: u32, done: &RankSaved) -> PartBuilder {

@@ -13,6 +13,9 @@ _Path: TypeAlias = Literal[
 ]
 _Service: TypeAlias = Literal["latency", "data", "checkpoint", "background"]
 _Damaged: TypeAlias = list[tuple[int | None, str]]
+_SliceRow: TypeAlias = tuple[
+    str, str, list[int], list[int], list[int], int, Literal["staged", "lent", "later"]
+]
 _ReadRequest: TypeAlias = str | tuple[str, int, int | None]
 
 class _PathTotals(TypedDict):
@@ -407,6 +410,7 @@ class NativeSave:
     def wait(
         self, timeout: float | None = None, until: Literal["written", "done", "settled"] = "done"
     ) -> bool: ...
+    def next_round(self) -> list[tuple[int, int, int, int]] | None: ...
     def cancel(self) -> None: ...
     def trouble(self) -> str | None: ...
     def result(self) -> tuple[str, Ledger] | None: ...
@@ -417,7 +421,7 @@ class NativeAttempt:
     def write(
         self,
         staging: MutableBuffer | None,
-        slices: list[tuple[str, str, list[int], list[int], list[int], int, bool]],
+        slices: list[_SliceRow],
         others: list[tuple[str, str, Any]],
         keep: Any,
     ) -> tuple[str, Ledger]: ...
@@ -451,7 +455,7 @@ class NativeCheckpoints:
     def save(
         self,
         staging: MutableBuffer | None,
-        slices: list[tuple[str, str, list[int], list[int], list[int], int, bool]],
+        slices: list[_SliceRow],
         others: list[tuple[str, str, Any]],
         options: dict[str, Any],
     ) -> NativeSave: ...

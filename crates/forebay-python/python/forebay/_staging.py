@@ -2,21 +2,28 @@
 
 Tensors of the host are copied by threads in Rust, without the interpreter lock. What is on devices is copied
 by torch on a stream of its own into the same memory, which is pinned for it.
+
+A state that is larger than the area may be is not copied as a whole: what lies in plain memory of this
+machine is written from there, and what else does not fit is copied in rounds, piece by piece, while the round
+before is written. The caller waits for as long.
 """
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 from forebay._forebay import (
-    LimitExceededError,
     MutableBuffer,
+    NativeSave,
     alloc,
     buffer_pin,
     buffer_unpin,
     ckpt_copy,
+    ckpt_layout,
 )
 from forebay._state import Slice, is_array
 
@@ -25,6 +32,24 @@ _BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}
 
 # Sizes are rounded up to this, so that a state that grows a little does not need new memory.
 _ROUND = 2 << 20
+
+# A slice as the extension module takes it, and where its bytes are: at an offset of the staging area, at an
+# address, or nowhere yet, but known by a number.
+SliceRow: TypeAlias = tuple[
+    str, str, list[int], list[int], list[int], int, Literal["staged", "lent", "later"]
+]
+
+
+@dataclass
+class Staged:
+    """A state to be saved: what is copied, and what is not."""
+
+    area: MutableBuffer
+    rows: list[SliceRow]
+    # Written from where it is, before ``save`` returns.
+    lent: list[Any] = field(default_factory=list)
+    # Copied in rounds, before ``save`` returns.
+    later: list[Slice] = field(default_factory=list)
 
 
 class Staging:
@@ -46,11 +71,6 @@ class Staging:
 
     def fit(self, nbytes: int, *, is_pinned: bool) -> MutableBuffer:
         """Give memory for so many bytes: the same as before where that is enough."""
-        if self.limit is not None and nbytes > self.limit:
-            raise LimitExceededError(
-                f"tensors on devices or with strides need {nbytes} bytes of staging, "
-                f"and staging_bytes allows {self.limit}"
-            )
         if self._buffer is None or self._buffer.nbytes < nbytes:
             self.release()
             room = -(-max(nbytes, 1) // _ROUND) * _ROUND
@@ -78,55 +98,150 @@ class Staging:
             buffer_unpin(self._buffer)
         self._buffer, self._is_pinned = None, False
 
+    def stage(self, slices: Sequence[Slice]) -> Staged:
+        """Copy slices, or say how they are saved without a copy of all of them."""
+        _, total = ckpt_layout([part.row() for part in slices])
+        if self.limit is None or total <= self.limit:
+            return self._stage_whole(slices)
+        addresses = [address_of(part.source) if part.nbytes > 0 else None for part in slices]
+        rest = [part for part, address in zip(slices, addresses, strict=True) if address is None]
+        staged = self._stage_later(rest) if nbytes_of(rest) > self.limit else self._stage_whole(rest)
+        for part, address in zip(slices, addresses, strict=True):
+            if address is not None:
+                staged.rows.append((*part.row(), address, "lent"))
+                staged.lent.append(part.source)
+        return staged
+
+    def _stage_whole(self, slices: Sequence[Slice]) -> Staged:
+        places, total = ckpt_layout([part.row() for part in slices])
+        area = self.fit(total, is_pinned=any(is_on_gpu(part.source) for part in slices))
+        self.copy(area, slices, places)
+        return Staged(
+            area, [(*part.row(), place, "staged") for part, place in zip(slices, places, strict=True)]
+        )
+
+    def _stage_later(self, slices: Sequence[Slice]) -> Staged:
+        area = self.fit(self.limit or 0, is_pinned=any(is_on_gpu(part.source) for part in slices))
+        rows: list[SliceRow] = [(*part.row(), number, "later") for number, part in enumerate(slices)]
+        return Staged(area, rows, later=list(slices))
+
+    def copy_rounds(self, staged: Staged, save: NativeSave) -> int:
+        """Copy what a save asks for until that is all; gives in how many rounds."""
+        rounds = 0
+        while (pieces := save.next_round()) is not None:
+            others: list[_Piece] = []
+            for number, first, nbytes, place in pieces:
+                others.extend(_cut(staged.later[number].source, first, nbytes, place))
+            self._copy_others(staged.area, others)
+            rounds += 1
+        return rounds
+
     def copy(self, buffer: MutableBuffer, slices: Sequence[Slice], places: Sequence[int]) -> None:
         """Copy slices to their places; when this returns, the sources may be changed."""
         rows: list[tuple[int, int, int]] = []
-        others: list[tuple[Slice, int]] = []
+        others: list[_Piece] = []
         for part, place in zip(slices, places, strict=True):
             if part.nbytes == 0:
                 continue
             address = address_of(part.source)
             if address is None:
-                others.append((part, place))
+                others.append((part.source, part.nbytes, place))
             else:
                 rows.append((address, place, part.nbytes))
-        streams = self._copy_others(buffer, others)
-        ckpt_copy(buffer, rows)
-        for stream in streams:
-            stream.synchronize()
+        self._copy_others(buffer, others, rows)
 
-    def _copy_others(self, buffer: MutableBuffer, others: list[tuple[Slice, int]]) -> list[Any]:
-        """Have torch and numpy copy what is no plain memory; gives the streams that are still at it."""
-        waiting: dict[Any, Any] = {}
-        for part, place in others:
-            source = part.source
-            if is_array(source):
-                numpy = sys.modules["numpy"]
-                view = numpy.frombuffer(buffer, dtype=numpy.uint8, count=part.nbytes, offset=place)
-                little = source.dtype.newbyteorder("<")
-                view.view(little).reshape(source.shape)[...] = source
-                continue
-            torch = sys.modules["torch"]
-            bits = getattr(torch, _BITS[source.element_size()])
-            view = torch.frombuffer(buffer, dtype=torch.uint8, count=part.nbytes, offset=place)
-            view = view.view(bits).view(source.shape)
-            if source.device.type != "cuda":
-                view.copy_(source.view(bits))
-                continue
-            stream = waiting.get(source.device)
-            if stream is None:
-                stream = self._stream(torch, source.device)
-                # What computes the tensors now goes first.
-                stream.wait_stream(torch.cuda.current_stream(source.device))
-                waiting[source.device] = stream
-            with torch.cuda.stream(stream):
-                view.copy_(source.view(bits), non_blocking=True)
-        return list(waiting.values())
+    def _copy_others(
+        self,
+        buffer: MutableBuffer,
+        others: Sequence[_Piece],
+        rows: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
+        """Have torch and numpy copy what is no plain memory, and threads what is, meanwhile."""
+        streams: dict[Any, Any] = {}
+        try:
+            for source, nbytes, place in others:
+                self._copy_one(buffer, source, nbytes, place, streams)
+            if rows:
+                ckpt_copy(buffer, list(rows))
+        finally:
+            # Also after an error: a device must not write to memory that is somebody else's next.
+            for stream in streams.values():
+                stream.synchronize()
+
+    def _copy_one(
+        self, buffer: MutableBuffer, source: Any, nbytes: int, place: int, streams: dict[Any, Any]
+    ) -> None:
+        """Copy a tensor or array; on a stream, which is noted, where it is on a device."""
+        if is_array(source):
+            numpy = sys.modules["numpy"]
+            view = numpy.frombuffer(buffer, dtype=numpy.uint8, count=nbytes, offset=place)
+            little = source.dtype.newbyteorder("<")
+            view.view(little).reshape(source.shape)[...] = source
+            return
+        torch = sys.modules["torch"]
+        bits = getattr(torch, _BITS[source.element_size()])
+        view = torch.frombuffer(buffer, dtype=torch.uint8, count=nbytes, offset=place)
+        view = view.view(bits).view(source.shape)
+        if source.device.type != "cuda":
+            view.copy_(source.view(bits))
+            return
+        stream = streams.get(source.device)
+        if stream is None:
+            stream = self._stream(torch, source.device)
+            # What computes the tensors now goes first.
+            stream.wait_stream(torch.cuda.current_stream(source.device))
+            streams[source.device] = stream
+        with torch.cuda.stream(stream):
+            view.copy_(source.view(bits), non_blocking=True)
 
     def _stream(self, torch: Any, device: Any) -> Any:
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)
         return self._streams[device]
+
+
+# A tensor or array, its bytes, and where they go in the staging area.
+_Piece: TypeAlias = tuple[Any, int, int]
+
+
+def _cut(source: Any, first: int, nbytes: int, place: int) -> Iterator[_Piece]:
+    """Give the views whose elements, one after the other, are a run of bytes of a tensor or array."""
+    width = int(source.itemsize if is_array(source) else source.element_size())
+    shape = tuple(source.shape)
+    if nbytes == math.prod(shape) * width:
+        yield source, nbytes, place
+        return
+    for box in boxes(shape, first // width, nbytes // width):
+        part = source[box]
+        length = math.prod(part.shape) * width
+        yield part, length, place
+        place += length
+
+
+def boxes(shape: Sequence[int], first: int, count: int) -> Iterator[tuple[slice, ...]]:
+    """Cut a run of elements, as they are in row-major order, into boxes, each a slice per dimension.
+
+    They are few: a row that begins in the middle, rows that are whole, and one that ends in the middle, for
+    each dimension at most.
+    """
+    inner = math.prod(shape[1:])
+    end = first + count
+    while first < end:
+        row, skipped = divmod(first, inner)
+        if skipped == 0 and end - first >= inner:
+            rows = (end - first) // inner
+            yield (slice(row, row + rows), *(slice(None) for _ in shape[1:]))
+            first += rows * inner
+        else:
+            here = min(inner - skipped, end - first)
+            for box in boxes(shape[1:], skipped, here):
+                yield (slice(row, row + 1), *box)
+            first += here
+
+
+def nbytes_of(slices: Sequence[Slice]) -> int:
+    """Give the bytes of all of them."""
+    return sum(part.nbytes for part in slices)
 
 
 def is_on_gpu(source: Any) -> bool:

@@ -29,7 +29,6 @@ from forebay._forebay import (
     CorruptDataError,
     InvalidInputError,
     Ledger,
-    MutableBuffer,
     NativeCheckpoint,
     NativeCheckpoints,
     NativeSave,
@@ -37,11 +36,10 @@ from forebay._forebay import (
     PreconditionError,
     StoreTimeoutError,
     ckpt_encode,
-    ckpt_layout,
 )
 from forebay._ranks import Agreement, Coordinate, Ranks, Taken
-from forebay._staging import Staging, address_of, is_on_gpu
-from forebay._state import STRUCTURE, Flat, Slice, flatten
+from forebay._staging import Staged, Staging, nbytes_of
+from forebay._state import STRUCTURE, Flat, flatten
 from forebay._structures import shared_name, without
 
 if TYPE_CHECKING:
@@ -193,7 +191,8 @@ class Checkpointer:
         coordinate: how ranks agree: ``torch`` by its process group, ``store`` by nothing but the store,
             ``auto`` by the group where there is one.
         run_id: for ``store``: a text that all ranks have and that is new for each start of the job.
-        staging_bytes: most memory for copies of the state; as much as it has, unless said otherwise.
+        staging_bytes: most memory for copies of the state; as much as it has, unless said otherwise. Of a
+            larger one, ``save`` waits while it is written, and copies what must be copied in rounds.
         per_rank: keys at the top whose content is each rank's own, not the same on all of them.
         overwrite: replace the checkpoint that a step may have.
         single_writer: for stores that cannot put an object only if it is absent: nobody else saves here.
@@ -370,7 +369,7 @@ class Checkpointer:
     ) -> SaveJob:
         """Copy what this rank writes, and begin to."""
         slices = [part for part, is_owned in zip(flat.slices, agreed.is_owned, strict=True) if is_owned]
-        area, rows, keep = self._stage(slices)
+        staged = self._staging.stage(slices)
         others: list[tuple[str, str, Any]] = [(name, "opaque", data) for name, data in flat.opaques.items()]
         if self.rank == 0 or agreed.is_different:
             others.append((STRUCTURE, "value", flat.structure))
@@ -383,47 +382,30 @@ class Checkpointer:
             "step": step,
             "attempt": agreed.attempt,
             "base_step": agreed.base_step,
-            "keep": keep,
+            "keep": staged.lent,
             "metadata": {**_scalars(state), **metadata},
         }
-        native = self._native.save(area, rows, others, options)
-        job = SaveJob(native, step, sum(part.nbytes for part in slices), list(self._staging.notes))
+        native = self._native.save(staged.area, staged.rows, others, options)
+        job = SaveJob(native, step, nbytes_of(slices), list(self._staging.notes))
         self._flight.job = job
-        if keep:
-            job.notes.append("larger than staging_bytes: written from where it is while save waited")
-            try:
-                native.wait(None, "written")
-            except BaseException:
-                # What is to be written would be changed by whoever goes on.
-                native.cancel()
-                raise
+        self._finish_copy(job, staged)
         return job
 
-    def _stage(
-        self, slices: Sequence[Slice]
-    ) -> tuple[MutableBuffer, list[tuple[str, str, list[int], list[int], list[int], int, bool]], list[Any]]:
-        """Copy slices to the staging area.
-
-        Where they do not fit, only those are copied that are not in plain memory of this machine; the others
-        are written from where they are, which is given to be kept.
-        """
-        _, total = ckpt_layout([part.row() for part in slices])
-        lent: list[tuple[Slice, int]] = []
-        if self._staging.limit is not None and total > self._staging.limit:
-            rest = []
-            for part in slices:
-                address = address_of(part.source) if part.nbytes > 0 else None
-                if address is None:
-                    rest.append(part)
-                else:
-                    lent.append((part, address))
-            slices = rest
-        places, total = ckpt_layout([part.row() for part in slices])
-        area = self._staging.fit(total, is_pinned=any(is_on_gpu(part.source) for part in slices))
-        self._staging.copy(area, slices, places)
-        rows = [(*part.row(), place, False) for part, place in zip(slices, places, strict=True)]
-        rows.extend((*part.row(), address, True) for part, address in lent)
-        return area, rows, [part.source for part, _ in lent]
+    def _finish_copy(self, job: SaveJob, staged: Staged) -> None:
+        """Wait until a save needs the tensors no more, where they were not copied as a whole."""
+        try:
+            if staged.later:
+                rounds = self._staging.copy_rounds(staged, job._native)
+                job.notes.append(f"larger than staging_bytes: copied in {rounds} rounds while save waited")
+            if staged.lent:
+                job.notes.append("larger than staging_bytes: written from where it is while save waited")
+                job._native.wait(None, "written")
+        except BaseException:
+            # What is to be written would be changed by whoever goes on.
+            job._native.cancel()
+            job._is_seen = True
+            job._native.wait(None, "written")
+            raise
 
     def _own_keys(self) -> tuple[str, ...]:
         return self._per_rank if self.world > 1 else ()

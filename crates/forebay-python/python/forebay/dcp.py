@@ -53,7 +53,7 @@ from forebay._forebay import (
     ckpt_layout,
 )
 from forebay._ranks import _run_id
-from forebay._staging import Staging, address_of, is_on_gpu
+from forebay._staging import SliceRow, Staging, address_of, is_on_gpu
 from forebay._state import STRUCTURE, Slice
 from forebay._structures import shared_name
 from forebay.checkpoint import TIMEOUT, Hash, _listed
@@ -431,8 +431,10 @@ class ForebayWriter(StorageWriter):
         places, total = ckpt_layout([part.row() for part in rest])
         area = self._staging.fit(total, is_pinned=any(is_on_gpu(part.source) for part in rest))
         self._staging.copy(area, rest, places)
-        rows = [(*part.row(), place, False) for part, place in zip(rest, places, strict=True)]
-        rows.extend((*part.row(), address, True) for part, address in lent)
+        rows: list[SliceRow] = [
+            (*part.row(), place, "staged") for part, place in zip(rest, places, strict=True)
+        ]
+        rows.extend((*part.row(), address, "lent") for part, address in lent)
         report, self.ledger = attempt.write(area, rows, parts.others, [part.source for part, _ in lent])
         self.report = {**json.loads(report), "step": told.step}
         if not self._is_coordinator and self._use_collectives:

@@ -14,8 +14,9 @@ use forebay_io::{AlignedBuf, Buf};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use serde::Serialize;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 
+use super::feed::{Feed, PieceRow, Rounds, feed};
 use super::stage::{lent, spec_of};
 use super::value::{to_metadata, to_value};
 use super::{Place, dtype_of, get, need, refused, to_json};
@@ -26,8 +27,9 @@ use crate::ledger::PyLedger;
 use crate::process::{self, Process};
 use crate::wait::wait;
 
-/// Name, dtype, shape of the tensor, offsets and lengths of the slice, and where it lies: an offset in the staging area, or an address.
-pub(crate) type SliceRow = (String, String, Vec<u64>, Vec<u64>, Vec<u64>, usize, bool);
+/// Name, dtype, shape of the tensor, offsets and lengths of the slice, and where it lies: an offset in the staging area (`staged`), an address (`lent`), or
+/// the number by which rounds name it (`later`).
+pub(crate) type SliceRow = (String, String, Vec<u64>, Vec<u64>, Vec<u64>, usize, String);
 
 /// Name, kind and content of what is no slice.
 pub(crate) type OtherRow<'py> = (String, String, Bound<'py, PyAny>);
@@ -43,6 +45,8 @@ pub(crate) struct PyNativeSave {
     state: Arc<State>,
     /// Told when it is to be broken off.
     stop: Arc<Notify>,
+    /// What the caller is to copy meanwhile, where the state is larger than the staging area.
+    rounds: ForkGuard<AsyncMutex<Option<Rounds>>>,
 }
 
 #[derive(Debug)]
@@ -98,6 +102,8 @@ struct Done {
     /// A step above this one that was there before, which loading the newest gives.
     later_step: Option<u64>,
     publish: &'static str,
+    /// Rounds in which the state was copied while the caller waited; 0 where it was copied, or lent, as a whole.
+    rounds: u64,
     seconds: f64,
     #[serde(skip)]
     ledger: Ledger,
@@ -109,6 +115,7 @@ struct Order {
     options: SaveOptions,
     rank: u32,
     items: Vec<Item>,
+    feed: Option<Feed>,
     metadata: Value,
     timeout: Duration,
 }
@@ -137,11 +144,14 @@ pub(super) fn begin(
     // What keeps memory that is named by addresses; dropped without the interpreter lock, which is taken for it.
     let keep: Option<Py<PyAny>> = get(given, "keep")?;
     items.extend(slice_items(area.as_ref(), slices, &Arc::new(keep)).map_err(raise)?);
+    let (feed, rounds) = feed_of(area, &items, options.chunk_bytes).map_err(raise)?;
+    let staging = feed.as_ref().map(Feed::area);
     let order = Order {
         place: place.clone(),
         options,
         rank,
         items,
+        feed,
         metadata,
         timeout,
     };
@@ -165,6 +175,10 @@ pub(super) fn begin(
                 Err(Error::new(ErrorKind::Cancelled, "save", "the save was broken off"))
             }
         };
+        if let Some(staging) = staging {
+            // Threads of a save that was broken off may be reading what the next one fills.
+            staging.idle().await;
+        }
         let is_first_and_good = rank == 0 && done.is_ok();
         guard.0.outcome().replace(done);
         guard.0.stage.send_replace(Stage::Done);
@@ -178,7 +192,21 @@ pub(super) fn begin(
         process: ForkGuard::new(place.process),
         state,
         stop,
+        rounds: ForkGuard::new(AsyncMutex::new(rounds)),
     })
+}
+
+/// Both ends of the rounds, where slices are to be copied in some.
+fn feed_of(area: Option<Buf>, items: &[Item], chunk_bytes: u32) -> Result<(Option<Feed>, Option<Rounds>)> {
+    let longest = |item: &Item| match &item.data {
+        ItemData::Later(spec, _) => Some(spec.bytes().min(u64::from(chunk_bytes))),
+        _ => None,
+    };
+    let (Some(longest), Some(area)) = (items.iter().filter_map(longest).max(), area) else {
+        return Ok((None, None));
+    };
+    let (feed, rounds) = feed(area, longest as usize)?;
+    Ok((Some(feed), Some(rounds)))
 }
 
 /// Says that a save is over when it goes, which it also does when the task is broken off.
@@ -212,6 +240,7 @@ impl Order {
             options,
             rank,
             items,
+            feed,
             metadata,
             timeout,
         } = self;
@@ -229,7 +258,11 @@ impl Order {
         };
         let full_because = save.full_because().map(str::to_owned);
         let later_step = save.later_step();
-        let saved = match save.rank(rank, items).await {
+        let saved = match feed {
+            Some(feed) => save.rank_filled(rank, items, Arc::new(feed)).await,
+            None => save.rank(rank, items).await,
+        };
+        let saved = match saved {
             Ok(saved) => saved,
             Err(error) => {
                 // Told so, the others need not wait for what never comes.
@@ -264,6 +297,7 @@ impl Order {
             full_because: full_because.or(saved.base_trouble),
             later_step,
             publish: manifest.publish.name(),
+            rounds: saved.rounds,
             seconds: clock.now().saturating_sub(begun).as_secs_f64(),
             ledger,
         })
@@ -338,15 +372,18 @@ pub(super) fn slice_items(
 ) -> Result<Vec<Item>> {
     let mut items = Vec::with_capacity(slices.len());
     let nothing = Buf::copy_of(&[])?;
-    for (name, dtype, shape, offsets, lengths, at, is_address) in slices {
+    for (name, dtype, shape, offsets, lengths, at, whence) in slices {
         let spec = spec_of(&name, &dtype, shape, offsets, lengths)?;
         let len = spec.bytes() as usize;
-        let bytes = if is_address && len > 0 {
-            lent(at, len, Arc::clone(keep))?.freeze()
-        } else {
-            area.unwrap_or(&nothing).slice(at..at.saturating_add(len))
+        let data = match whence.as_str() {
+            "later" => ItemData::Later(spec, at),
+            "lent" if len > 0 => ItemData::Slice(spec, lent(at, len, Arc::clone(keep))?.freeze()),
+            "staged" | "lent" => {
+                let staged = area.unwrap_or(&nothing).slice(at..at.saturating_add(len));
+                ItemData::Slice(spec, staged)
+            }
+            _ => return Err(refused(format!("{name:?}: a slice is staged, lent or later"))),
         };
-        let data = ItemData::Slice(spec, bytes);
         items.push(Item { name, data });
     }
     Ok(items)
@@ -406,6 +443,20 @@ impl PyNativeSave {
                 Some(timeout) => tokio::time::timeout(timeout, ended).await.is_ok(),
                 None => ended.await.is_ok(),
             })
+        })
+    }
+
+    /// Say that the round before is copied, and wait for the next: slices, which of their bytes, and where they go in the staging area. None when nothing is to
+    /// be copied any more, or when it is over. What raises meanwhile must be followed by ``cancel``.
+    fn next_round(&self, py: Python<'_>) -> PyResult<Option<Vec<PieceRow>>> {
+        let (Some(process), Some(rounds)) = (self.process.get(), self.rounds.get()) else {
+            return Err(errors::raise(py, &process::other_process("save", "save")));
+        };
+        wait(py, process, async {
+            match &mut *rounds.lock().await {
+                Some(rounds) => Ok(rounds.next().await),
+                None => Ok(None),
+            }
         })
     }
 
