@@ -1,7 +1,7 @@
 //! The loader: batches of a data set, in the order of the plan, read ahead within bounds.
 //!
 //! ```text
-//! order (pure) --course.rs: windows, nearest need first--> feed.rs --block, room--> read.rs: store -> bytes -> checked against the manifest
+//! order (pure) --course.rs: windows; ahead.rs: nearest need first--> feed.rs --block, room--> read.rs: store -> bytes -> checked against the manifest
 //!                                                   |                                           |
 //!                                             assemble.rs <-------- blocks as they arrive ------+
 //!                                                   | picks: (block, sample) of each place of a batch
@@ -14,6 +14,7 @@
 //! - [`Loader::position`] is where the run stands: enough to go on exactly there, at another world size too.
 //! - [`Loader::report`] tells which way the bytes came, how long the consumer waited, and whose fault it was.
 
+mod ahead;
 mod assemble;
 mod batch;
 mod collate;
@@ -56,11 +57,12 @@ use cpu::Cpu;
 use decode::Wanted;
 use feed::{FED_WINDOWS_MAX, Feeder, Room};
 use quarantine::Quarantine;
-use read::{Holds, Reader};
+use read::{Holds, Reader, is_far};
 use task::Task;
 use totals::Totals;
 use trace::Tracer;
 
+use crate::dataset::Dataset;
 use crate::order::{OrderSpec, Position};
 use crate::schema::Field;
 
@@ -69,6 +71,10 @@ const READY_MIN: usize = 2;
 
 /// Batches that are ready or being made, at most, however small they are.
 const READY_MAX: usize = 64;
+
+/// Blocks that a far store gives by one request have no more than one part in so many of the memory: they are in memory until the last of them is
+/// used, and a stream with little memory has better use for it.
+const JOINT_SHARE: u64 = 16;
 
 /// How to stream.
 #[derive(Debug, Clone)]
@@ -342,9 +348,19 @@ fn readers(
             cpu: cpu.clone(),
             groups: Arc::default(),
             holds: Arc::new(Holds::within(memory_bytes_max)),
+            joint_bytes_max: joint_bytes_max(dataset, memory_bytes_max),
         }
     });
     readers.collect()
+}
+
+/// Most bytes of blocks that one request brings. A disk of this machine is as fast with blocks as they are.
+fn joint_bytes_max(dataset: &Dataset, memory_bytes_max: u64) -> u64 {
+    if !is_far(dataset) {
+        return 0;
+    }
+    let limits = dataset.context().limits();
+    limits.part_bytes.min(memory_bytes_max / JOINT_SHARE)
 }
 
 fn pool(bytes_max: u64, pin: Option<Arc<dyn PinHook>>) -> Result<BufPool> {

@@ -1,8 +1,8 @@
 //! Conveniences over [`Store`] that no implementation needs to know: parallel ranged reads, whole objects, small puts, uploads from a
 //! stream.
 //!
-//! A parallel read cuts the span at multiples of `limits.part_bytes` and the caller's buffer with it; each range lands in its own
-//! piece of the buffer, and the pieces are joined again without copying.
+//! A parallel read of more than `limits.part_bytes` cuts the span at multiples of it and the caller's buffer with it; each range lands in its own
+//! piece of the buffer, and the pieces are joined again without copying. What fits into one request is one, wherever it begins.
 
 use std::sync::Arc;
 
@@ -65,10 +65,10 @@ impl<S: Store + ?Sized> StoreExt for S {
         context: &Context,
     ) -> Result<ReadDone> {
         let limits = context.limits();
-        let pieces: Vec<Span> = span.pieces(limits.part_bytes).collect();
-        if pieces.len() <= 1 || (buf.len() as u64) < span.len() {
+        if span.len() <= limits.part_bytes || (buf.len() as u64) < span.len() {
             return self.read_into(key, span, buf, options).await;
         }
+        let pieces: Vec<Span> = span.pieces(limits.part_bytes).collect();
         let mut options = options.clone();
         if options.version.is_none() {
             options.version = self.head(key).await?.version;

@@ -3,13 +3,14 @@
 //! A task goes through the windows of all lanes of this rank, nearest need first, and over the end of an epoch into the next, so that there is no
 //! gap between epochs. Before a block is read, room for it is taken from a bounded budget; room comes back when the last sample of a block has been
 //! collated. So what is read ahead is bounded by bytes, and memory by the budget. What the blocks of a shard share (its table, and all of a shard that is compressed as a whole) takes
-//! room once.
+//! room once. Blocks of a far store that lie beside each other and are needed soon are read by one request ([`Ahead`]), and take their room together.
 //!
 //! The budget could be smaller than what one batch needs at the same time. Nothing would ever come back then: whoever assembles batches says that it
 //! starves ([`Room::starve`]), and the budget grows block by block until it does not. The report tells by how much.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,8 +18,9 @@ use forebay_core::{Error, ErrorKind, Result};
 use futures::stream::{self, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-use super::course::{Course, Leg, Need, Needs};
-use super::read::{Loaded, Reader};
+use super::ahead::{Ahead, Next, Planned};
+use super::course::{Course, Leg};
+use super::read::{Hold, Joint, Loaded, Reader, Share};
 use super::task::Task;
 use crate::order::BlockRef;
 
@@ -88,12 +90,16 @@ impl Room {
         self.left.available_permits() as u64 * ROOM_UNIT_BYTES
     }
 
-    pub(super) async fn take(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
+    fn units(&self, bytes: u64) -> Result<u32> {
         let units = bytes.div_ceil(ROOM_UNIT_BYTES).max(1).min(self.units_max);
-        let units = u32::try_from(units).map_err(|_| {
+        u32::try_from(units).map_err(|_| {
             let message = "a block is larger than 16 TiB";
             Error::new(ErrorKind::LimitExceeded, "stream", message)
-        })?;
+        })
+    }
+
+    pub(super) async fn take(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
+        let units = self.units(bytes)?;
         let mut taking = std::pin::pin!(Arc::clone(&self.left).acquire_many_owned(units));
         let mut is_starving = self.is_starving.subscribe();
         let taken = tokio::select! {
@@ -105,8 +111,23 @@ impl Room {
                 taking.await
             }
         };
-        taken.map_err(|_| Error::new(ErrorKind::Internal, "stream", "the budget is gone"))
+        taken.map_err(|_| gone())
     }
+
+    /// The same for what can do with less: `None` instead of a larger budget.
+    pub(super) async fn take_unless_starving(&self, bytes: u64) -> Result<Option<OwnedSemaphorePermit>> {
+        let units = self.units(bytes)?;
+        let mut is_starving = self.is_starving.subscribe();
+        tokio::select! {
+            biased;
+            taken = Arc::clone(&self.left).acquire_many_owned(units) => taken.map(Some).map_err(|_| gone()),
+            () = async { drop(is_starving.wait_for(|is_starving| *is_starving).await) } => Ok(None),
+        }
+    }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Internal, "stream", "the budget is gone")
 }
 
 /// Reads ahead until the last epoch, or until nobody takes what it reads.
@@ -117,44 +138,6 @@ pub(super) struct Feeder {
     pub(super) readers: Arc<[Reader]>,
     pub(super) room: Arc<Room>,
     pub(super) fed: mpsc::Sender<Result<Fed>>,
-}
-
-/// A lane's next window, for the heap: nearest need first.
-#[derive(Debug)]
-struct Next {
-    need: Need,
-    rest: Needs,
-}
-
-impl Next {
-    fn of(mut rest: Needs) -> Option<Self> {
-        let need = rest.next()?;
-        Some(Self { need, rest })
-    }
-
-    fn rank(&self) -> (u64, u32) {
-        (self.need.batch, self.need.lane)
-    }
-}
-
-impl PartialEq for Next {
-    fn eq(&self, other: &Self) -> bool {
-        self.rank() == other.rank()
-    }
-}
-
-impl Eq for Next {}
-
-impl PartialOrd for Next {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Next {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.rank().cmp(&other.rank())
-    }
 }
 
 impl Feeder {
@@ -173,12 +156,12 @@ impl Feeder {
                 heap.extend(Next::of(self.course.needs(&leg, lane, batch)?).map(Reverse));
             }
             self.warm(&heap).await;
-            while let Some(Reverse(next)) = heap.pop() {
-                let fed = self.window(&next.need).await?;
+            let mut ahead = Ahead::new(&self.readers, heap);
+            while let Some(next) = ahead.next() {
+                let fed = self.window(next, &mut ahead).await?;
                 if self.fed.send(Ok(fed)).await.is_err() {
                     return Ok(());
                 }
-                heap.extend(Next::of(next.rest).map(Reverse));
             }
             now = self.course.after(&leg);
             batch = 0;
@@ -205,18 +188,12 @@ impl Feeder {
     }
 
     /// Begin to read a window, but for what lies before the first position that is needed.
-    async fn window(&self, need: &Need) -> Result<Fed> {
-        let window = &need.window;
-        let order = window.order();
-        let done = need.begin.saturating_sub(window.start) as usize;
-        let mut needed = vec![false; window.blocks.len()];
-        for (block, _) in order.iter().skip(done) {
-            needed[*block as usize] = true;
-        }
-        let mut blocks = Vec::with_capacity(needed.len());
-        for (block, needed) in window.blocks.iter().zip(needed) {
+    async fn window(&self, planned: Planned, ahead: &mut Ahead<'_>) -> Result<Fed> {
+        let need = planned.need;
+        let mut blocks = Vec::with_capacity(planned.needed.len());
+        for (block, needed) in need.window.blocks.iter().zip(planned.needed) {
             blocks.push(if needed {
-                Some(self.begin(need.source, block).await?)
+                Some(self.begin(need.source, block, ahead).await?)
             } else {
                 None
             });
@@ -225,24 +202,61 @@ impl Feeder {
             source: need.source,
             epoch: need.epoch,
             lane: need.lane,
-            start: window.start,
-            order,
+            start: need.window.start,
+            order: planned.order,
             blocks,
         })
     }
 
-    async fn begin(&self, source: u32, block: &BlockRef) -> Result<Task<Result<Loaded>>> {
+    async fn begin(
+        &self,
+        source: u32,
+        block: &BlockRef,
+        ahead: &mut Ahead<'_>,
+    ) -> Result<Task<Result<Loaded>>> {
         let reader = self.readers.get(source as usize);
         let reader = reader
             .ok_or_else(|| Error::new(ErrorKind::Internal, "stream", "a data set that is not streamed"))?;
+        let taken = ahead.begin(source, block);
         let hold = reader.hold(block.shard, Some(&self.room)).await?;
-        let room = if hold.is_whole() {
-            None
-        } else {
-            let bytes = reader.bytes_of(block, &hold).await?;
-            Some(self.room.take(bytes).await?)
+        let joint = match taken {
+            Some(joint) => Some(joint),
+            None if hold.is_whole() => None,
+            None => self.join(reader, (source, block), &hold, ahead).await?,
+        };
+        let share = match joint {
+            Some(joint) => Share::Joint(joint),
+            None if hold.is_whole() => Share::own(None),
+            None => {
+                let bytes = reader.bytes_of(block, &hold).await?;
+                Share::own(Some(self.room.take(bytes).await?))
+            }
         };
         let (reader, block) = (reader.clone(), block.clone());
-        Ok(Task::spawn(async move { reader.load(block, hold, room).await }))
+        Ok(Task::spawn(async move { reader.load(block, hold, share).await }))
+    }
+
+    /// A block together with its neighbours that are needed soon, where it has such. Not at the price of more memory: where there is no room for
+    /// all of them and none will come back, the block is read alone, and so is everything once the budget had to grow.
+    async fn join(
+        &self,
+        reader: &Reader,
+        (source, block): (u32, &BlockRef),
+        hold: &Hold,
+        ahead: &mut Ahead<'_>,
+    ) -> Result<Option<Arc<Joint>>> {
+        if reader.joint_bytes_max == 0 || self.room.grown_bytes() > 0 {
+            return Ok(None);
+        }
+        let span = |samples: &Range<u64>| reader.joint_span(block.shard, samples, hold);
+        let Some((samples, span)) = ahead.neighbours(source, block, span)? else {
+            return Ok(None);
+        };
+        let Some(room) = self.room.take_unless_starving(span.len()).await? else {
+            return Ok(None);
+        };
+        let joint = Arc::new(Joint::new(span, room));
+        ahead.take_along(source, block.shard, &samples, &joint);
+        Ok(Some(joint))
     }
 }

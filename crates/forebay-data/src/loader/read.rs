@@ -4,9 +4,11 @@
 //! object decompressed, or groups of rows decoded. Nothing leaves here without having been compared with the manifest; samples that do not
 //! hold their checksum are marked, and what becomes of them is the loader's policy.
 //!
-//! - `loaded.rs`: a block in memory; `held.rs`: tables and decompressed shards, `rows.rs`: groups of rows, all shared by the lanes that need them.
+//! - `loaded.rs`: a block in memory; `held.rs`: tables and decompressed shards, `rows.rs`: groups of rows, all shared by the lanes that need them;
+//! - `joint.rs`: blocks of a far store that come by one request.
 
 mod held;
+mod joint;
 mod loaded;
 mod rows;
 
@@ -16,10 +18,10 @@ use std::sync::Arc;
 use forebay_core::{Error, ErrorKind, Ledger, Result, Span};
 use forebay_io::{AlignedBuf, BufPool, Pages};
 use futures::stream::{self, StreamExt, TryStreamExt};
-use tokio::sync::OwnedSemaphorePermit;
 
 pub(crate) use held::{Hold, Holds};
-pub(crate) use loaded::{Loaded, Origin, Times};
+pub(crate) use joint::{Joint, Share};
+pub(crate) use loaded::{Loaded, Origin, Times, is_far};
 pub(crate) use rows::Groups;
 
 use super::cpu::Cpu;
@@ -66,6 +68,8 @@ pub(crate) struct Reader {
     pub(crate) cpu: Cpu,
     pub(crate) groups: Arc<Groups>,
     pub(crate) holds: Arc<Holds>,
+    /// Most bytes that blocks are read by one request together; 0 where each is read on its own.
+    pub(crate) joint_bytes_max: u64,
 }
 
 impl Reader {
@@ -102,6 +106,14 @@ impl Reader {
         }
     }
 
+    /// About how many bytes a block has, without looking at its table.
+    pub(super) fn bytes_about(&self, block: &BlockRef) -> u64 {
+        self.shard(block.shard).map_or(0, |shard| {
+            let bytes = u128::from(shard.raw_bytes) * u128::from(block.len());
+            u64::try_from(bytes / u128::from(shard.samples.max(1))).unwrap_or(u64::MAX)
+        })
+    }
+
     /// Read what blocks of a shard need beside their bytes, so that nobody waits for it later. Errors come again when a block is read.
     pub(super) async fn warm(&self, shard: u32) {
         let shard = shard as usize;
@@ -117,12 +129,7 @@ impl Reader {
     }
 
     /// Read and check a block.
-    pub(crate) async fn load(
-        &self,
-        block: BlockRef,
-        hold: Hold,
-        room: Option<OwnedSemaphorePermit>,
-    ) -> Result<Loaded> {
+    pub(crate) async fn load(&self, block: BlockRef, hold: Hold, share: Share) -> Result<Loaded> {
         let clock = Arc::clone(self.dataset.context().clock());
         let mut times = Times {
             asked: clock.now(),
@@ -145,7 +152,8 @@ impl Reader {
                             .unpacked_runs(&table, unpacked, runs, (selection.clone(), ledger))
                             .await;
                     }
-                    self.ranges(&source, &table, runs, selection.clone(), &mut times)
+                    let shard = (&source, &table);
+                    self.ranges(shard, runs, selection.clone(), &share, (&mut times, &mut origin))
                         .await
                 }
                 Layout::Groups(groups) => {
@@ -172,20 +180,27 @@ impl Reader {
             ledger,
             times,
             _hold: hold,
-            _room: room,
+            _share: share,
         })
     }
 
     /// Runs of samples that are ranges of the shard, checked.
     async fn ranges(
         &self,
-        source: &ShardSource,
-        table: &Arc<Table>,
+        (source, table): (&ShardSource, &Arc<Table>),
         runs: Vec<Range<u64>>,
         selection: Option<Arc<Selection>>,
-        times: &mut Times,
+        share: &Share,
+        (times, origin): (&mut Times, &mut Option<Origin>),
     ) -> Result<(Contents, Ledger)> {
-        let (blocks, ledger) = self.bytes(source, table, runs.clone(), Check::Here).await?;
+        let (blocks, ledger) = match share {
+            Share::Joint(joint) => {
+                let (fetched, ledger) = self.fetched(source, joint).await?;
+                *origin = Some(fetched.origin);
+                (fetched.blocks(table, runs.clone())?, ledger)
+            }
+            Share::Own { .. } => self.bytes(source, table, runs.clone(), Check::Here).await?,
+        };
         times.arrived = self.dataset.context().clock().now();
         let (contents, ledger) = self.check(blocks, selection.clone(), ledger).await?;
         if contents.bad.is_empty() {

@@ -18,7 +18,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::cpu::Cpu;
 use super::feed::Room;
-use super::read::Reader;
+use super::read::{Reader, Share};
 use super::whole;
 use crate::codec::Codec;
 use crate::dataset::{Dataset, Progress};
@@ -137,6 +137,7 @@ impl Judge {
                 cpu: cpu.clone(),
                 groups: Arc::default(),
                 holds: Arc::default(),
+                joint_bytes_max: 0,
             },
             filter,
             cpu,
@@ -203,7 +204,7 @@ impl Judge {
                     return Err(self.too_large(piece.shard, bytes));
                 }
                 let room = self.room.take(bytes).await?;
-                let mut loaded = self.reader.load(block, hold, Some(room)).await?;
+                let mut loaded = self.reader.load(block, hold, Share::own(Some(room))).await?;
                 let ledger = std::mem::take(&mut loaded.ledger);
                 let judge = move || {
                     bits(&samples, |index| {

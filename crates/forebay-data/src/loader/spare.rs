@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::collate::{Pick, why_bad};
 use super::course::{Draws, Leg, Spot};
 use super::decode::Wanted;
-use super::read::Reader;
+use super::read::{Reader, Share};
 
 /// Batches that are looked at again, at most: more than these without a whole sample are not a damage but the data set.
 const BATCHES_BACK_MAX: usize = 64;
@@ -56,6 +56,6 @@ async fn pick(readers: &[Reader], leg: &Leg, spot: Spot) -> Result<Option<Pick>>
         return Ok(None);
     };
     let hold = reader.hold(block.shard, None).await?;
-    let block = Arc::new(reader.load(block.clone(), hold, None).await?);
+    let block = Arc::new(reader.load(block.clone(), hold, Share::own(None)).await?);
     Ok(Some(Pick { block, sample }))
 }

@@ -3,6 +3,7 @@
 mod bad;
 mod cached;
 mod decode;
+mod far;
 mod mixture;
 mod shared;
 mod tables;

@@ -22,7 +22,7 @@ use super::shape::Taken;
 use crate::dataset::{Dataset, FILES, Task};
 use crate::loader::cpu::Cpu;
 use crate::loader::order_of;
-use crate::loader::read::{Loaded, Reader};
+use crate::loader::read::{Loaded, Reader, Share};
 use crate::order::{BlockRef, Last, Order, OrderSpec, Window};
 use crate::schema::Schema;
 
@@ -115,6 +115,7 @@ impl ShardsInput {
                 fields: reading.shaper.sources().into(),
                 groups: Arc::default(),
                 holds: Arc::default(),
+                joint_bytes_max: 0,
                 pool: reading.memory.pool().clone(),
                 cpu: Cpu::new(reading.threads),
             },
@@ -240,7 +241,7 @@ impl Feeder {
 
     async fn load_block(&self, block: BlockRef, bytes: u64) -> Result<Loaded> {
         let hold = self.reader.hold(block.shard, None).await?;
-        let loaded = self.reader.load(block, hold, None).await?;
+        let loaded = self.reader.load(block, hold, Share::own(None)).await?;
         self.reading.tally.read(bytes, &loaded.ledger);
         Ok(loaded)
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_core::{DataPath, Ledger, Scheme};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::held::Hold;
+use super::joint::Share;
 use crate::block::Block;
 use crate::dataset::Dataset;
 use crate::order::Selection;
@@ -30,7 +30,8 @@ pub(crate) struct Loaded {
     pub(crate) times: Times,
     /// What it shares with other blocks of its shard.
     pub(super) _hold: Hold,
-    pub(super) _room: Option<OwnedSemaphorePermit>,
+    /// The room that it takes.
+    pub(super) _share: Share,
 }
 
 /// The samples of a block.
@@ -72,10 +73,14 @@ pub(crate) enum Origin {
     Cache,
 }
 
+/// True when the shards are on another machine: a request costs a round trip, and often money.
+pub(crate) fn is_far(dataset: &Dataset) -> bool {
+    !matches!(dataset.store().location().scheme(), Scheme::File | Scheme::Mem)
+}
+
 impl Origin {
     pub(super) fn of(dataset: &Dataset, ledger: &Ledger) -> Self {
-        let is_remote = !matches!(dataset.store().location().scheme(), Scheme::File | Scheme::Mem);
-        match (is_remote, ledger.path(DataPath::Http).bytes) {
+        match (is_far(dataset), ledger.path(DataPath::Http).bytes) {
             (false, _) => Self::Disk,
             (true, 0) => Self::Cache,
             (true, _) => Self::Store,
