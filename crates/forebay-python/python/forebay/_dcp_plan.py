@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
+from torch.distributed.checkpoint.planner import SavePlan
 
 from forebay._arrays import torch_shape
 from forebay._forebay import EntryName, InvalidInputError, NativeCheckpoint, Typed, UnsupportedError
@@ -93,6 +94,29 @@ def structure_for(metadata: Metadata) -> Any:
                 leaf = Typed("torch.dtype", (own, leaf))
         set_element(nested, tuple(paths.get(name, (name,))), leaf)
     return nested
+
+
+def alike_of(plans: Sequence[SavePlan]) -> list[tuple[int, ...]]:
+    """Give each item of each plan a number: the same for tensors of which all ranks have the same boxes.
+
+    Whatever else is known of two of them on one rank, such as that they share their memory, goes for all of
+    both where it is known on every rank.
+    """
+    boxes: dict[str, list[Any]] = {}
+    for rank, plan in enumerate(plans):
+        for item in plan.items:
+            data = item.tensor_data
+            kind: Any = None
+            if data is not None and data.chunk is not None:
+                chunk = data.chunk
+                kind = (str(data.properties.dtype), *map(tuple, (data.size, chunk.offsets, chunk.sizes)))
+            boxes.setdefault(item.index.fqn, []).append((rank, kind))
+    numbers: dict[Any, int] = {}
+    own = {
+        name: numbers.setdefault(tuple(sorted(found, key=repr)), len(numbers))
+        for name, found in boxes.items()
+    }
+    return [tuple(own[item.index.fqn] for item in plan.items) for plan in plans]
 
 
 @dataclass
@@ -215,6 +239,7 @@ __all__ = [
     "CheckpointId",
     "Contents",
     "Named",
+    "alike_of",
     "contents_of",
     "slice_of",
     "step_of",
