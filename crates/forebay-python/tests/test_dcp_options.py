@@ -149,7 +149,12 @@ def test_who_saves_and_loads_is_noted(place: Path, tmp_path: Path) -> None:
 
 def test_saves_and_loads_have_ids(place: Path) -> None:
     writer, reader = ForebayWriter(place), ForebayReader(place)
-    saved = [dcp.save(state(), storage_writer=writer).storage_meta for _ in range(2)]
+    made = [dcp.save(state(), storage_writer=writer) for _ in range(2)]
+    saved = [metadata.storage_meta for metadata in made]
+    # The version of its metadata that this torch writes, where it has one.
+    version = getattr(dcp.filesystem, "CURRENT_DCP_VERSION", None)
+    assert getattr(made[0], "version", None) == version
+    assert getattr(reader.read_metadata(), "version", None) == version
     assert saved[1].save_id == writer.save_id != saved[0].save_id
     for step in (0, 1):
         reader.reset(step)
@@ -431,6 +436,26 @@ def save_by_another_coordinator(mesh: Any, place: str) -> None:
         assert_spread(mesh, place, step)
 
 
+def save_what_says_where_it_is(mesh: Any, place: str) -> None:
+    """Plain tensors that carry their place in a larger one, in torch that knows such."""
+    rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    if not hasattr(dcp, "protocol"):
+        return
+
+    def placed(tensor: Any) -> Any:
+        tensor.global_shape, tensor.global_offsets = (4 * world,), ((4 * rank,),)
+        tensor.local_offsets, tensor.local_sizes = ((0,),), ((4,),)
+        return tensor
+
+    dcp.save({"w": placed(torch.arange(4.0) + 4 * rank)}, storage_writer=ForebayWriter(place))
+    found = {"w": placed(torch.empty(4, device="meta"))}
+    dcp.load(found, storage_reader=ForebayReader(place))
+    assert found["w"].tolist() == [4.0 * rank + number for number in range(4)]
+    whole = {"w": torch.zeros(4 * world)}
+    dcp.load(whole, storage_reader=ForebayReader(place))
+    assert torch.equal(whole["w"], torch.arange(4.0 * world))
+
+
 def fail_in_another_process(mesh: Any, place: str) -> None:
     """What cannot be saved is told by the process that saves, which goes on."""
     from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
@@ -464,6 +489,7 @@ SCENARIOS = (
     save_with_kept_plans,
     save_without_a_word,
     save_by_another_coordinator,
+    save_what_says_where_it_is,
     fail_in_another_process,
 )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.metadata import (
@@ -32,6 +33,9 @@ from forebay._state import _NAMES, STRUCTURE, Slice, _check_plain, _known, refus
 from forebay._structures import Structures
 
 CheckpointId = int | str | os.PathLike[str]
+
+# Of metadata, as torch's own storage notes it; older ones note none.
+VERSION = getattr(filesystem, "CURRENT_DCP_VERSION", None)
 
 # The number that the last part of a path ends with.
 _NUMBER = re.compile(r"([0-9]+)$")
@@ -179,6 +183,8 @@ def contents_of(native: NativeCheckpoint, rank: int, world: int) -> Contents:
             chunks=[ChunkStorageMetadata(offsets=torch.Size([0] * value.dim()), sizes=value.size())],
         )
     found.metadata = Metadata(kinds, planner_data=paths, storage_data={})
+    if VERSION is not None:
+        found.metadata.version = VERSION
     return found
 
 
@@ -236,6 +242,7 @@ def _follow(structure: Any, path: Iterable[Any]) -> Any:
 
 __all__ = [
     "STRUCTURE",
+    "VERSION",
     "CheckpointId",
     "Contents",
     "Named",

@@ -39,7 +39,15 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from forebay._dcp_items import Parts, Reading
-from forebay._dcp_plan import CheckpointId, Contents, alike_of, contents_of, step_of, structure_for
+from forebay._dcp_plan import (
+    VERSION,
+    CheckpointId,
+    Contents,
+    alike_of,
+    contents_of,
+    step_of,
+    structure_for,
+)
 from forebay._dcp_stage import ForebayStager
 from forebay._forebay import (
     CorruptDataError,
@@ -468,6 +476,8 @@ class ForebayWriter(StorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Publish the checkpoint: this is the commit."""
         metadata.storage_data = {one.index: one.storage_data for rows in results for one in rows}
+        if VERSION is not None:
+            metadata.version = VERSION
         metadata.storage_meta = StorageMeta(
             checkpoint_id=f"{self.url}/{self.report.get('step')}", save_id=self.save_id
         )
