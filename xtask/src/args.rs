@@ -1,6 +1,7 @@
 //! The command line as plain structs: nothing here looks at the machine or the checkout.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Result, anyhow, bail};
@@ -18,9 +19,10 @@ cargo xtask test [OPTIONS]       check, build and test everything
     --slow              also run the store tests against Garage and Ceph (same as --servers garage,ceph)
     --servers LIST      also run the store tests against these: garage, ceph
     --install           install what the chosen servers need (Garage into the cache folder; Ceph by apt-get, as root)
-    --torch             add torch to the Python environment, for the tests that need it
+    --torch             add torch and Lightning to the Python environment, for the tests that need them
     --browser           also test the web page in Chromium (needs node, npm and chromium)
     --peers             also exchange data sets with the libraries of other loaders, both ways (installs 7 GB of them)
+    --torch-tests DIR   with the peers: also run torch's own tests of checkpoints, from test/distributed/checkpoint of its sources
     --filter TEXT       only tests whose name contains TEXT
     --only LIST         only these steps
     --skip LIST         all but these steps
@@ -30,7 +32,7 @@ cargo xtask servers NAME [--install]
                                  run seaweedfs, garage or ceph on loopback until Ctrl-C
 cargo xtask venv [OPTIONS]       make .venv and install the wheel of this checkout into it
     --release           build the wheel optimised
-    --torch             add torch
+    --torch             add torch and Lightning
 cargo xtask bench [ARGS...]      run bench/run.py from .venv, with a release wheel
 cargo xtask fuzz [TARGET...]     fuzz the parsers, or those named
     --seconds COUNT     time for each (60)
@@ -58,6 +60,7 @@ pub(crate) struct TestOptions {
     pub(crate) torch: bool,
     pub(crate) browser: bool,
     pub(crate) peers: bool,
+    pub(crate) torch_tests: Option<PathBuf>,
     pub(crate) filter: Option<String>,
     pub(crate) only: Vec<StepName>,
     pub(crate) skip: Vec<StepName>,
@@ -134,6 +137,7 @@ fn parse_test(parser: &mut Parser) -> Result<Command> {
             Arg::Long("torch") => options.torch = true,
             Arg::Long("browser") => options.browser = true,
             Arg::Long("peers") => options.peers = true,
+            Arg::Long("torch-tests") => options.torch_tests = Some(parser.value()?.into()),
             Arg::Long("filter") => options.filter = Some(parser.value()?.string()?),
             Arg::Long("only") => parse_list(&mut options.only, &parser.value()?.string()?)?,
             Arg::Long("skip") => parse_list(&mut options.skip, &parser.value()?.string()?)?,
@@ -222,13 +226,15 @@ mod tests {
 
     #[test]
     fn test_options_are_read() {
-        let line = "xtask test --slow --filter cache --only rust,pytest --keep-going --install";
+        let line =
+            "xtask test --slow --filter cache --only rust,pytest --keep-going --install --torch-tests a/b";
         let Command::Test(options) = parsed(line).unwrap() else {
             panic!("not a test command")
         };
         assert_eq!(options.servers, [ServerKind::Garage, ServerKind::Ceph]);
         assert_eq!(options.filter.as_deref(), Some("cache"));
         assert_eq!(options.only, [StepName::Rust, StepName::Pytest]);
+        assert_eq!(options.torch_tests.as_deref(), Some("a/b".as_ref()));
         assert!(options.keep_going && options.install && !options.fast);
     }
 

@@ -122,6 +122,19 @@ pub(crate) fn unpack_wheel(runner: &Runner, profile: WheelProfile, folder: &Path
     runner.run(&mut install)
 }
 
+/// Installs what a file of pinned requirements names into a folder of its own, for a Python of another environment.
+pub(crate) fn install_into(runner: &Runner, requirements: &Path, python: &Path, folder: &Path) -> Result<()> {
+    let mut install = uv(runner);
+    install
+        .args(["install", "--quiet", "--no-deps", "--require-hashes", "--python"])
+        .arg(python)
+        .arg("--target")
+        .arg(folder)
+        .arg("--requirements")
+        .arg(requirements);
+    runner.run(&mut install)
+}
+
 /// Builds the wheel.
 fn build_wheel(runner: &Runner, profile: WheelProfile) -> Result<PathBuf> {
     let workspace = runner.workspace();

@@ -119,20 +119,3 @@ def test_a_callback_of_hugging_face_saves_and_goes_on(
     assert torch.equal(model.weight, expected.weight)
     assert torch.equal(moments["state"][0]["exp_avg"], expected_moments["state"][0]["exp_avg"])
     assert moments["param_groups"][0]["lr"] == expected_moments["param_groups"][0]["lr"]
-
-
-def test_lightning_has_its_checkpoints(tmp_path: Path) -> None:
-    pytest.importorskip("lightning")
-    import torch
-    from forebay.lightning import ForebayCheckpointIO
-
-    plugin = ForebayCheckpointIO()
-    paths = [tmp_path / f"{name}.ckpt" for name in ("first", "last", "last")]
-    for step, path in zip((1, 9, 2), paths, strict=True):
-        plugin.save_checkpoint({"global_step": step, "state_dict": {"w": torch.full((9,), step)}}, path)
-    # What was saved last counts, not the highest step; and what it replaced is gone.
-    assert plugin.load_checkpoint(paths[1])["state_dict"]["w"][0] == 2
-    assert len(list(paths[1].rglob("*.safetensors"))) == 1
-    plugin.remove_checkpoint(paths[0])
-    assert not paths[0].exists()
-    plugin.teardown()

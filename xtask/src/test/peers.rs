@@ -55,7 +55,8 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
         run_in(session, name, modules, &package)?;
     }
     run_safetensors(session, &package)?;
-    run_dcp(session, &package)
+    run_dcp(session, &package)?;
+    run_dcp_of_torch(session, &package)
 }
 
 /// Environment with torch and the safetensors library, made from `bench/requirements-load.txt`.
@@ -120,6 +121,31 @@ fn run_dcp(session: &Session<'_>, package: &Path) -> Result<()> {
             .env("PYTHONPATH", package)
             .env_remove("PYTHONHOME")
             .arg(root.join("crates/forebay-python/tests/peers/dcp_suite.py")),
+    )
+}
+
+/// Runs torch's own tests of distributed checkpoints, where its sources are: the wheel has none.
+fn run_dcp_of_torch(session: &Session<'_>, package: &Path) -> Result<()> {
+    let Some(tests) = &session.options.torch_tests else {
+        return Ok(());
+    };
+    let runner = session.runner;
+    let root = runner.workspace().root();
+    let target = runner.workspace().target();
+    let python = root.join(format!("target/bench/venv-{SAFETENSORS_ENVIRONMENT}/bin/python"));
+    let suite = root.join("crates/forebay-python/tests/peers");
+    let imports = target.join("peers/torch-imports");
+    venv::install_into(runner, &suite.join("requirements-torch.txt"), &python, &imports)?;
+    let paths = std::env::join_paths([package, &imports]).context("a path has a colon in it")?;
+    runner.run(
+        runner
+            .command(python)
+            .env("PYTHONPATH", paths)
+            .env_remove("PYTHONHOME")
+            .arg(suite.join("dcp_torch_suite.py"))
+            .arg(tests)
+            .arg("--logs")
+            .arg(target.join("peers/torch-tests")),
     )
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +18,19 @@ from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem, SavePlan
 from forebay._dcp_plan import Contents, Named, slice_of
 from forebay._forebay import Ledger, NotFoundError
 from forebay._loading import Target, _Into, _Loaded, _torch_tensor
-from forebay._state import STRUCTURE, Slice, _known, _Walk, entry_of, leaves, refuse, unflatten
+from forebay._state import (
+    STRUCTURE,
+    Slice,
+    _dense,
+    _known,
+    _storage,
+    _strides,
+    _Walk,
+    entry_of,
+    leaves,
+    refuse,
+    unflatten,
+)
 
 
 class PlannerBytes(bytes):
@@ -29,6 +42,8 @@ class Parts:
 
     def __init__(self, planner: SavePlanner, allow_pickle: bool) -> None:
         self.planner = planner
+        # Names of tensors whose memory another name has, with that name.
+        self.tied: dict[str, str] = {}
         self.allow_pickle = allow_pickle
         self.slices: list[Slice] = []
         self.others: list[tuple[str, str, Any]] = []
@@ -62,6 +77,29 @@ class Parts:
         self.slices.append(part)
         return part.nbytes
 
+    def tie(self, alike: Mapping[str, int]) -> None:
+        """Leave out what is in memory that another name has, too: it becomes another name of that one.
+
+        Only where all ranks have the same boxes of both, which is what equal numbers in `alike` say: a tensor
+        is written by all of them or by none.
+        """
+        homes: dict[str, list[Any]] = {}
+        for part in self.slices:
+            if part.name in alike:
+                homes.setdefault(part.name, []).append(_home(part))
+        first: dict[Any, str] = {}
+        for name, boxes in homes.items():
+            # In one order: no two boxes of a tensor have the same offsets and lengths.
+            key = (alike[name], tuple(sorted(boxes, key=lambda home: home[:2])))
+            base = first.setdefault(key, name)
+            if base != name:
+                self.tied[name] = base
+        whole = {part.name: part for part in self.slices if part.name in self.tied}
+        self.slices = [part for part in self.slices if part.name not in self.tied]
+        for name, part in whole.items():
+            alias = (self.tied[name], part.dtype, 0, list(part.shape), _dense(part.shape))
+            self.others.append((name, "alias", alias))
+
     def value(self, name: str, item: WriteItem) -> int:
         """Take up what is no tensor: as a typed value, with the tensors in it beside it."""
         value: Any = None
@@ -94,6 +132,12 @@ class Parts:
         return sum(part.nbytes for part in walk.flat.slices)
 
 
+def _home(part: Slice) -> tuple[Any, ...]:
+    """Say what a box is and where it lies; tensors without elements lie nowhere, each for itself."""
+    where = (_storage(part.source), *_strides(part.source)) if part.nbytes > 0 else (part.name,)
+    return part.offsets, part.lengths, part.dtype, part.shape, tuple(part.source.shape), where
+
+
 class Reading:
     """One load on one rank."""
 
@@ -102,7 +146,7 @@ class Reading:
         self.ledger = Ledger()
         self.loaded = _Loaded(contents.native, contents.entries, allow_pickle, None, "torch", contents.rank)
         self.into = _Into(contents.native, contents.entries, True, allow_pickle)
-        # Those that are filled where they are, and those that are copied: of other dtypes, or other names.
+        # Those that are filled where they are, and those of other dtypes, which are copied.
         self.same: list[Target] = []
         self.other: list[tuple[Target, Named]] = []
 
@@ -148,7 +192,7 @@ class Reading:
         made = Target(name, name, offsets, lengths, bits if is_same else plain, nbytes, False)
         if nbytes == 0:
             return tensor
-        if is_same and entry.alias is None:
+        if is_same:
             self.same.append(made)
         else:
             self.other.append((made, named))
@@ -165,12 +209,6 @@ class Reading:
     def _through(self, target: Target, named: Named) -> Any:
         """Give a box as a tensor of its own."""
         entry = self.contents.entries[target.name]
-        if entry.alias is not None:
-            self.loaded.fetch([target.name])
-            whole = self.loaded.get(target.name, False)
-            for side, (offset, length) in enumerate(zip(target.offsets, target.lengths, strict=True)):
-                whole = whole.narrow(side, offset, length)
-            return whole if named.dtype is None else whole.view(named.dtype)
         row = (target.name, list(target.offsets), list(target.lengths), target.nbytes)
         (data,), ledger = self.contents.native.load([row])
         self.ledger = self.ledger + ledger

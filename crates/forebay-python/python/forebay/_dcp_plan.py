@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.metadata import (
@@ -23,6 +24,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
+from torch.distributed.checkpoint.planner import SavePlan
 
 from forebay._arrays import torch_shape
 from forebay._forebay import EntryName, InvalidInputError, NativeCheckpoint, Typed, UnsupportedError
@@ -31,6 +33,9 @@ from forebay._state import _NAMES, STRUCTURE, Slice, _check_plain, _known, refus
 from forebay._structures import Structures
 
 CheckpointId = int | str | os.PathLike[str]
+
+# Of metadata, as torch's own storage notes it; older ones note none.
+VERSION = getattr(filesystem, "CURRENT_DCP_VERSION", None)
 
 # The number that the last part of a path ends with.
 _NUMBER = re.compile(r"([0-9]+)$")
@@ -95,6 +100,29 @@ def structure_for(metadata: Metadata) -> Any:
     return nested
 
 
+def alike_of(plans: Sequence[SavePlan]) -> list[tuple[int, ...]]:
+    """Give each item of each plan a number: the same for tensors of which all ranks have the same boxes.
+
+    Whatever else is known of two of them on one rank, such as that they share their memory, goes for all of
+    both where it is known on every rank.
+    """
+    boxes: dict[str, list[Any]] = {}
+    for rank, plan in enumerate(plans):
+        for item in plan.items:
+            data = item.tensor_data
+            kind: Any = None
+            if data is not None and data.chunk is not None:
+                chunk = data.chunk
+                kind = (str(data.properties.dtype), *map(tuple, (data.size, chunk.offsets, chunk.sizes)))
+            boxes.setdefault(item.index.fqn, []).append((rank, kind))
+    numbers: dict[Any, int] = {}
+    own = {
+        name: numbers.setdefault(tuple(sorted(found, key=repr)), len(numbers))
+        for name, found in boxes.items()
+    }
+    return [tuple(own[item.index.fqn] for item in plan.items) for plan in plans]
+
+
 @dataclass
 class Named:
     """What is under a name of torch's in a checkpoint."""
@@ -155,6 +183,8 @@ def contents_of(native: NativeCheckpoint, rank: int, world: int) -> Contents:
             chunks=[ChunkStorageMetadata(offsets=torch.Size([0] * value.dim()), sizes=value.size())],
         )
     found.metadata = Metadata(kinds, planner_data=paths, storage_data={})
+    if VERSION is not None:
+        found.metadata.version = VERSION
     return found
 
 
@@ -212,9 +242,11 @@ def _follow(structure: Any, path: Iterable[Any]) -> Any:
 
 __all__ = [
     "STRUCTURE",
+    "VERSION",
     "CheckpointId",
     "Contents",
     "Named",
+    "alike_of",
     "contents_of",
     "slice_of",
     "step_of",

@@ -145,8 +145,9 @@ class _Walk:
         self.parts: list[Slice] = []
         self.places: list[int] = []
         self.nbytes = 0
-        # By the identity of the tensor: its number.
+        # By the identity of the tensor: its number; and by where it lies, since tied tensors share a copy.
         self.numbers: dict[int, int] = {}
+        self.homes: dict[Any, int] = {}
         self.copies: list[Any] = []
 
     def visit(self, value: Any) -> None:
@@ -165,9 +166,13 @@ class _Walk:
         if id(tensor) in self.numbers or not _is_plain(tensor):
             return
         plain = tensor.detach()
+        nbytes = plain.numel() * plain.element_size()
+        if nbytes > 0:
+            self.numbers[id(tensor)] = self.homes.setdefault(_home(plain), len(self.parts))
+            if self.numbers[id(tensor)] < len(self.parts):
+                return
         if plain.is_conj() or plain.is_neg():
             plain = plain.resolve_conj().resolve_neg()
-        nbytes = plain.numel() * plain.element_size()
         align = _ALIGN_LARGE if nbytes >= _ALIGN_LARGE else _ALIGN
         place = -(-self.nbytes // align) * align
         self.numbers[id(tensor)] = len(self.parts)
@@ -222,6 +227,13 @@ def _is_plain(value: Any) -> bool:
 
     is_strided = value.layout == torch.strided and not value.is_quantized and value.device.type != "meta"
     return is_strided and not is_traceable_wrapper_subclass(value)
+
+
+def _home(plain: Any) -> tuple[Any, ...]:
+    """Say where a tensor lies, and how it is read from there."""
+    where = (str(plain.device), plain.untyped_storage().data_ptr(), plain.storage_offset())
+    how = (plain.dtype, tuple(plain.shape), plain.stride(), plain.is_conj(), plain.is_neg())
+    return (*where, *how)
 
 
 def _shared(nbytes: int) -> Any:

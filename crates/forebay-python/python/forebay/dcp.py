@@ -39,7 +39,15 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from forebay._dcp_items import Parts, Reading
-from forebay._dcp_plan import CheckpointId, Contents, contents_of, step_of, structure_for
+from forebay._dcp_plan import (
+    VERSION,
+    CheckpointId,
+    Contents,
+    alike_of,
+    contents_of,
+    step_of,
+    structure_for,
+)
 from forebay._dcp_stage import ForebayStager
 from forebay._forebay import (
     CorruptDataError,
@@ -87,6 +95,17 @@ class _Told:
     base_step: int | None
     rank: int
     world: int
+    # Of each item of the plan: equal numbers where all ranks have the same boxes of two tensors.
+    alike: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """What a rank says of an item that it has written."""
+
+    rank: int
+    # The tensor whose memory it shares, and under whose name it was written.
+    same_as: str | None = None
 
 
 class _Process:
@@ -142,6 +161,7 @@ class ForebayWriter(StorageWriter):
         compress: ``off``, ``lz4``, ``zstd``, ``zstd:LEVEL``, or ``auto``: what pays for weights.
         key: as of ``forebay.Checkpointer``: seals what is saved.
         sign: as of ``forebay.Checkpointer``: signs what is saved.
+        access_log: as of ``forebay.Checkpointer``: a file in which is noted who saves and removes.
         hash: of every chunk: ``xxh3`` against accidents; ``blake3`` or ``sha256`` against tampering, too.
         incremental: reference chunks that the newest checkpoint has instead of writing them.
         full_every: with `incremental`, write everything after so many saves.
@@ -158,6 +178,7 @@ class ForebayWriter(StorageWriter):
     Attributes:
         report: what this rank has written at last, and on the coordinator what all have, in numbers.
         ledger: which way the bytes went.
+        save_id: which attempt the last save was; a reader finds it in ``storage_meta``.
 
     """
 
@@ -176,6 +197,7 @@ class ForebayWriter(StorageWriter):
         compress: str = "off",
         key: str | Sequence[str] | None = None,
         sign: str | os.PathLike[str] | None = None,
+        access_log: str | os.PathLike[str] | None = None,
         hash: Hash = "xxh3",  # noqa: A002
         incremental: bool = False,
         full_every: int = 20,
@@ -213,6 +235,7 @@ class ForebayWriter(StorageWriter):
             "keep_every": keep_every,
             "keys": [key] if isinstance(key, str) else list(key or ()),
             "sign": None if sign is None else os.fspath(sign),
+            "access_log": None if access_log is None else os.fspath(access_log),
             "endpoint": endpoint,
             "region": region,
             "addressing": addressing,
@@ -240,7 +263,7 @@ class ForebayWriter(StorageWriter):
         self._use_collectives = True
         # Names and paths of everything, for planners that do not keep them.
         self._all = Metadata({})
-        self._save_id = ""
+        self.save_id: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # For async_save in another process: memory and connections stay here.
@@ -278,9 +301,8 @@ class ForebayWriter(StorageWriter):
         return isinstance(checkpoint_id, int) or bool(os.fspath(checkpoint_id))
 
     def storage_meta(self) -> StorageMeta:
-        """Say where it goes, for planners."""
-        self._save_id = uuid.uuid4().hex
-        return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self._save_id)
+        """Say where it goes, for planners; which attempt it is will be known when all have planned."""
+        return StorageMeta(checkpoint_id=self.checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Begin a save on this rank."""
@@ -321,9 +343,9 @@ class ForebayWriter(StorageWriter):
         told = _Told("", _Process.run_id, step, self._number, base, self._rank, len(plans))
         self._begin(told)
         made = []
-        for rank, plan in enumerate(plans):
+        for rank, (plan, alike) in enumerate(zip(plans, self._alike(plans), strict=True)):
             nonce = plan.storage_data.nonce if isinstance(plan.storage_data, _Asked) else ""
-            own = dataclasses.replace(told, rank=rank, nonce=nonce)
+            own = dataclasses.replace(told, rank=rank, nonce=nonce, alike=alike)
             made.append(dataclasses.replace(plan, storage_data=own))
         return made
 
@@ -334,6 +356,11 @@ class ForebayWriter(StorageWriter):
             for plans in SavePlanner._cached_all_plans.values()
             for kept in plans
         )
+
+    def _alike(self, plans: list[SavePlan]) -> list[tuple[int, ...]]:
+        """Say which tensors may be tied; none where planners keep plans: not all plans are known then."""
+        is_known = all(plan.usable and not self._is_kept(plan) for plan in plans)
+        return alike_of(plans) if is_known else [()] * len(plans)
 
     def _alone(self) -> _Told:
         """Without a word to the others: each knows what all know."""
@@ -380,6 +407,7 @@ class ForebayWriter(StorageWriter):
             "join_timeout": _JOIN_SECONDS if self._use_collectives else self._options["timeout"],
         }
         self._attempt = NativeAttempt(self._place(), options)
+        self.save_id = attempt
         return self._attempt
 
     def _heard(self, plan: SavePlan) -> _Told:
@@ -413,7 +441,12 @@ class ForebayWriter(StorageWriter):
     def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
         told = self._heard(plan)
         parts = Parts(planner, self._allow_pickle)
-        results = [WriteResult(item.index, parts.add(item), told.rank) for item in plan.items]
+        sizes = [parts.add(item) for item in plan.items]
+        parts.tie(dict(zip((item.index.fqn for item in plan.items), told.alike, strict=False)))
+        results = [
+            WriteResult(item.index, nbytes, _Stored(told.rank, parts.tied.get(item.index.fqn)))
+            for item, nbytes in zip(plan.items, sizes, strict=True)
+        ]
         if self._is_coordinator or not self._use_collectives:
             whole = getattr(planner, "metadata", None)
             known = whole if self._use_collectives and isinstance(whole, Metadata) else self._all
@@ -445,12 +478,19 @@ class ForebayWriter(StorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Publish the checkpoint: this is the commit."""
         metadata.storage_data = {one.index: one.storage_data for rows in results for one in rows}
+        if VERSION is not None:
+            metadata.version = VERSION
         metadata.storage_meta = StorageMeta(
-            checkpoint_id=f"{self.url}/{self.report.get('step')}", save_id=self._save_id
+            checkpoint_id=f"{self.url}/{self.report.get('step')}", save_id=self.save_id
         )
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             raise PreconditionError("there is nothing to publish: no data was written through this writer")
+        try:
+            _check_tied(results)
+        except InvalidInputError:
+            attempt.abandon()
+            raise
         if not self._is_coordinator:
             self.report.update(json.loads(attempt.published()))
             return
@@ -487,6 +527,22 @@ class ForebayWriter(StorageWriter):
             self._stager.close()
         self._staging.release()
         self._forget()
+
+
+def _check_tied(results: list[list[WriteResult]]) -> None:
+    """Refuse tensors that share their memory with another on some ranks, and not on all that have them."""
+    found: dict[str, _Stored] = {}
+    for one in (one for rows in results for one in rows):
+        name, stored = one.index.fqn, one.storage_data
+        # A rank that has none of its elements does not know.
+        if isinstance(stored, _Stored) and one.size_in_bytes > 0:
+            other = found.setdefault(name, stored)
+            if other.same_as != stored.same_as:
+                tied, free = (other, stored) if other.same_as else (stored, other)
+                raise InvalidInputError(
+                    f"{name} shares its memory with {tied.same_as} on rank {tied.rank}, and not on rank "
+                    f"{free.rank}: ranks must agree on which tensors are tied"
+                )
 
 
 def _plain_address(part: Slice) -> int | None:
@@ -534,12 +590,14 @@ class ForebayReader(StorageReader):
         allow_pickle: load objects that were saved as pickles, which can run any code.
         key: as of ``forebay.Checkpointer``: of what was sealed.
         trust: as of ``forebay.Checkpointer``: nothing is loaded but what one of these has signed.
+        access_log: as of ``forebay.Checkpointer``: a file in which is noted who loads.
         endpoint: of an S3 store.
         region: of an S3 store.
         addressing: of an S3 store, ``path`` or ``virtual``.
 
     Attributes:
         ledger: which way the bytes of the last load came.
+        load_id: another one for each time that a checkpoint was opened.
 
     """
 
@@ -551,6 +609,7 @@ class ForebayReader(StorageReader):
         allow_pickle: bool = False,
         key: str | Sequence[str] | None = None,
         trust: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        access_log: str | os.PathLike[str] | None = None,
         endpoint: str | None = None,
         region: str | None = None,
         addressing: Literal["path", "virtual"] | None = None,
@@ -564,6 +623,7 @@ class ForebayReader(StorageReader):
         self._place_options: dict[str, Any] = {
             "keys": [key] if isinstance(key, str) else list(key or ()),
             "trust": [os.fspath(one) for one in _listed(trust)],
+            "access_log": None if access_log is None else os.fspath(access_log),
             "endpoint": endpoint,
             "region": region,
             "addressing": addressing,
@@ -571,7 +631,7 @@ class ForebayReader(StorageReader):
         self._native: NativeCheckpoints | None = None
         self._given: int | None = None
         self._contents: Contents | None = None
-        self._load_id = ""
+        self.load_id: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_native", "_contents", "ledger")
@@ -616,9 +676,11 @@ class ForebayReader(StorageReader):
             kind = CorruptDataError if damaged else NotFoundError
             raise kind(f"there is no checkpoint that can be read at {self.url}")
         self._contents = contents_of(found, _rank(), _world())
-        self._load_id = uuid.uuid4().hex
+        self.load_id = uuid.uuid4().hex
         metadata = self._contents.metadata
-        metadata.storage_meta = StorageMeta(checkpoint_id=f"{self.url}/{found.step}", load_id=self._load_id)
+        metadata.storage_meta = StorageMeta(
+            checkpoint_id=f"{self.url}/{found.step}", save_id=found.info()["attempt"], load_id=self.load_id
+        )
         return metadata
 
     def set_up_storage_reader(
