@@ -145,7 +145,6 @@ pub(super) fn begin(
     let keep: Option<Py<PyAny>> = get(given, "keep")?;
     items.extend(slice_items(area.as_ref(), slices, &Arc::new(keep)).map_err(raise)?);
     let (feed, rounds) = feed_of(area, &items, options.chunk_bytes).map_err(raise)?;
-    let staging = feed.as_ref().map(Feed::area);
     let order = Order {
         place: place.clone(),
         options,
@@ -160,34 +159,9 @@ pub(super) fn begin(
         outcome: Mutex::new(None),
         trouble: Mutex::new(None),
     });
-    let told = Arc::clone(&state);
-    let after = place.clone();
     let stop = Arc::new(Notify::new());
-    let stopped = Arc::clone(&stop);
-    place.process.runtime().spawn(async move {
-        let guard = Guarded(told);
-        let withdrawn = order.withdrawn();
-        let done = tokio::select! {
-            done = order.run(&guard.0) => done,
-            () = stopped.notified() => {
-                // What was written is nobody's then, and gc may have it.
-                withdrawn.await;
-                Err(Error::new(ErrorKind::Cancelled, "save", "the save was broken off"))
-            }
-        };
-        if let Some(staging) = staging {
-            // Threads of a save that was broken off may be reading what the next one fills.
-            staging.idle().await;
-        }
-        let is_first_and_good = rank == 0 && done.is_ok();
-        guard.0.outcome().replace(done);
-        guard.0.stage.send_replace(Stage::Done);
-        if is_first_and_good && let Err(error) = after.settle().await {
-            // The next save tries again.
-            tracing::warn!(%error, "old checkpoints were not removed, or new ones not copied");
-            guard.0.trouble().replace(error);
-        }
-    });
+    let running = order.run_until(Arc::clone(&stop), Guarded(Arc::clone(&state)));
+    place.process.runtime().spawn(running);
     Ok(PyNativeSave {
         process: ForkGuard::new(place.process),
         state,
@@ -221,6 +195,33 @@ impl Drop for Guarded {
 }
 
 impl Order {
+    /// Save until it is done or stopped, tell so, and tidy up behind it.
+    async fn run_until(self, stop: Arc<Notify>, guard: Guarded) {
+        let (after, rank) = (self.place.clone(), self.rank);
+        let staging = self.feed.as_ref().map(Feed::area);
+        let withdrawn = self.withdrawn();
+        let done = tokio::select! {
+            done = self.run(&guard.0) => done,
+            () = stop.notified() => {
+                // What was written is nobody's then, and gc may have it.
+                withdrawn.await;
+                Err(Error::new(ErrorKind::Cancelled, "save", "the save was broken off"))
+            }
+        };
+        if let Some(staging) = staging {
+            // Threads of a save that was broken off may be reading what the next one fills.
+            staging.idle().await;
+        }
+        let is_first_and_good = rank == 0 && done.is_ok();
+        guard.0.outcome().replace(done);
+        guard.0.stage.send_replace(Stage::Done);
+        if is_first_and_good && let Err(error) = after.settle().await {
+            // The next save tries again.
+            tracing::warn!(%error, "old checkpoints were not removed, or new ones not copied");
+            guard.0.trouble().replace(error);
+        }
+    }
+
     /// Take back the note that the attempt is being saved, where this is who has put it.
     fn withdrawn(&self) -> impl Future<Output = ()> + Send + use<> {
         let (store, attempt) = (Arc::clone(&self.place.store), self.options.attempt);
