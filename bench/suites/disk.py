@@ -42,7 +42,7 @@ def run(options, _tmpfs):
 
 def read(options, path):
     listed = [
-        forebay_rust("Forebay", "disk-read", {"path": str(path)}, note="8 MiB spans x 2, requests of 4 MiB")
+        forebay_rust("Forebay", "disk-read", {"path": str(path)}, note="8 MiB spans x 2, requests of 512 KiB")
     ]
     for name, flags in SEQUENTIAL.items():
         arguments = [f"--filename={path}", "--rw=read", *flags]

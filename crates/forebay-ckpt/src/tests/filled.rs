@@ -1,15 +1,13 @@
 //! States that are larger than the memory for their copy: filled in rounds, within a bound, and saved as if they had been there.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use forebay_core::{Error, ErrorKind, Key, Location, Result, Seed};
+use forebay_core::{Error, ErrorKind, Location, Result, Seed};
 use forebay_io::{Buf, BufPool, Pages, PoolConfig};
 use forebay_store::wrap::{Fault, FaultPlan, Faulty, Op, When};
-use forebay_store::{Context, Entry as Row, ListOptions, LocalStore, Store};
-use futures::StreamExt;
+use forebay_store::{Context, LocalStore, Store};
 
 use super::support::*;
 use crate::seal::tests::keys;
@@ -125,20 +123,6 @@ async fn save_filled(
     (saved, peak)
 }
 
-/// Payloads and parts, by name.
-async fn objects(store: &Arc<dyn Store>, context: &Context) -> BTreeMap<Key, Vec<u8>> {
-    let mut rows = store.list(&Key::ROOT, ListOptions { recursive: true });
-    let mut objects = BTreeMap::new();
-    while let Some(row) = rows.next().await {
-        let Row::Object(meta) = row.unwrap() else { continue };
-        let (bytes, _) = crate::open::read_small(store, context, &meta.key, 1 << 30)
-            .await
-            .unwrap();
-        objects.insert(meta.key, bytes.to_vec());
-    }
-    objects
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_filled_is_saved_as_what_is_there_within_its_memory() {
     let context = context();
@@ -163,8 +147,10 @@ async fn what_is_filled_is_saved_as_what_is_there_within_its_memory() {
         let state_bytes: u64 = saved.iter().map(|saved| saved.raw_bytes).sum();
         assert!(state_bytes > 3 * peak / u64::from(world), "{state_bytes}");
         save_with(&there, &context, how, &state, 0).await.unwrap();
-        let (filled_objects, there_objects) =
-            (objects(&filled, &context).await, objects(&there, &context).await);
+        let (filled_objects, there_objects) = (
+            contents(&filled, &context).await,
+            contents(&there, &context).await,
+        );
         assert!(filled_objects.keys().eq(there_objects.keys()));
         for (key, bytes) in filled_objects {
             // The manifest says when it was made.
@@ -215,7 +201,7 @@ async fn a_round_that_cannot_be_filled_leaves_the_checkpoint_before() {
         for bad_round in [0, 1, 3] {
             let store = memory();
             save(&store, &context, 1, 1, &state).await;
-            let before = objects(&store, &context).await;
+            let before = contents(&store, &context).await;
             let how = SaveOptions {
                 compress,
                 ..options(2, 1, 1)
@@ -240,7 +226,7 @@ async fn a_round_that_cannot_be_filled_leaves_the_checkpoint_before() {
             assert_eq!(source.pool.stats().leased_bytes, 0);
             assert_eq!(Arc::strong_count(&source), 1);
             save.abandon().await;
-            assert_eq!(objects(&store, &context).await, before, "nothing is left behind");
+            assert_eq!(contents(&store, &context).await, before, "nothing is left behind");
         }
     }
 }

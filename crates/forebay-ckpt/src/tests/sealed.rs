@@ -1,11 +1,8 @@
 //! Sealed checkpoints: read by those with a key, and by nobody else; keys change without the data.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay_core::{ErrorKind, Key};
-use forebay_store::{Context, Entry as Row, ListOptions, Store};
-use futures::StreamExt;
+use forebay_core::ErrorKind;
 
 use super::support::*;
 use crate::seal::tests::keys;
@@ -17,19 +14,6 @@ fn how(step: u64, world: u32, compress: Compress) -> SaveOptions {
         seal: keys(&[1, 2]),
         ..options(step, 1, world)
     }
-}
-
-async fn objects(store: &Arc<dyn Store>, context: &Context) -> BTreeMap<Key, Vec<u8>> {
-    let mut rows = store.list(&Key::ROOT, ListOptions { recursive: true });
-    let mut objects = BTreeMap::new();
-    while let Some(row) = rows.next().await {
-        let Row::Object(meta) = row.unwrap() else { continue };
-        let (bytes, _) = crate::open::read_small(store, context, &meta.key, 1 << 30)
-            .await
-            .unwrap();
-        objects.insert(meta.key, bytes.to_vec());
-    }
-    objects
 }
 
 #[tokio::test]
@@ -75,7 +59,7 @@ async fn only_a_key_reads_it_and_nobody_needs_one_to_verify() {
                 .await
                 .unwrap_err();
             let embed = &state["embed"].bytes[..32];
-            for (key, bytes) in objects(&store, &context).await {
+            for (key, bytes) in contents(&store, &context).await {
                 assert!(!bytes.windows(32).any(|window| window == embed), "{key}");
             }
         }
@@ -222,13 +206,13 @@ async fn rewrapping_changes_keys_and_nothing_else() {
         ..how(2, 2, Compress::Auto)
     };
     save_with(&store, &context, options, &state, 0).await.unwrap();
-    let before = objects(&store, &context).await;
+    let before = contents(&store, &context).await;
     let root = open(&store, &context, 2).await.manifest().root().unwrap();
     let done = rewrap(Arc::clone(&store), &context, 2, &keys(&[2]), &keys(&[7]))
         .await
         .unwrap();
     assert_eq!((done.keys, done.slots_before, done.slots), (2, 4, 2));
-    let after = objects(&store, &context).await;
+    let after = contents(&store, &context).await;
     let changed: Vec<_> = after
         .iter()
         .filter(|(key, bytes)| before.get(key) != Some(bytes))
@@ -266,6 +250,6 @@ async fn rewrapping_changes_keys_and_nothing_else() {
             .contains("not sealed")
     );
     // The refusals left no pin, so nothing keeps gc.
-    let pins = objects(&store, &context).await;
+    let pins = contents(&store, &context).await;
     assert!(pins.keys().all(|key| !key.as_str().starts_with("pins/")));
 }

@@ -8,9 +8,10 @@ use async_trait::async_trait;
 use forebay_core::{Key, Limits, Location, Result, Rng, Seed, Span};
 use forebay_io::{AlignedBuf, Buf, Disk, DiskConfig, Pages};
 use forebay_store::{
-    Body, Capabilities, Context, ListOptions, Listing, MemoryStore, ObjectMeta, Proof, PutDone, PutMode,
-    PutOptions, ReadDone, ReadOptions, Store, Upload,
+    Body, Capabilities, Context, Entry as Row, ListOptions, Listing, MemoryStore, ObjectMeta, Proof, PutDone,
+    PutMode, PutOptions, ReadDone, ReadOptions, Store, Upload,
 };
+use futures::StreamExt;
 
 use crate::*;
 
@@ -287,4 +288,18 @@ impl Store for Abilities {
             ..Capabilities::untried("not tried")
         })
     }
+}
+
+/// All objects of a store, by name.
+pub(crate) async fn contents(store: &Arc<dyn Store>, context: &Context) -> BTreeMap<Key, Vec<u8>> {
+    let mut rows = store.list(&Key::ROOT, ListOptions { recursive: true });
+    let mut objects = BTreeMap::new();
+    while let Some(row) = rows.next().await {
+        let Row::Object(meta) = row.unwrap() else { continue };
+        let (bytes, _) = crate::open::read_small(store, context, &meta.key, 1 << 30)
+            .await
+            .unwrap();
+        objects.insert(meta.key, bytes.to_vec());
+    }
+    objects
 }

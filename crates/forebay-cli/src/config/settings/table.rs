@@ -105,7 +105,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         DISK_REQUEST_BYTES_MAX,
         None,
         None,
-        "Size of one disk request."
+        "Most bytes of one disk request; io_uring reads at most 512 KiB at a time."
     ),
     limit!(
         disk_depth,
