@@ -205,15 +205,45 @@ impl Shared {
         )
     }
 
+    /// Read from a file that is open already and was of the version asked for when it was opened. It is looked at once, after the read (by the caller,
+    /// who may have more to read): a file that is what it was has been so all the time. The buffer comes back where no such file is open, or its name means something else by now.
+    async fn read_kept(
+        &self,
+        path: &Path,
+        span: Span,
+        buf: AlignedBuf,
+        options: &ReadOptions,
+    ) -> Result<Result<ReadDone, AlignedBuf>> {
+        let version = options.version.as_deref().filter(|_| !span.is_empty());
+        let kept = version.and_then(|version| self.files.of_version(path, options.policy, version));
+        let Some((stamp, file)) = kept.filter(|(_, file)| !is_copied(file, span, options)) else {
+            return Ok(Err(buf));
+        };
+        check_span(span, stamp.size, buf.len()).map_err(|error| error.at(path.display()))?;
+        let read = self.disk().read_into(&file, span, buf, options.class).await;
+        let (buf, ledger) = read.map_err(|error| explain("read", path, error))?;
+        if options.caller_looks {
+            return Ok(Ok(ReadDone { buf, ledger }));
+        }
+        match self.disk().stat(path).await {
+            Ok(stat) if Stamp::of(&stat) == stamp => Ok(Ok(ReadDone { buf, ledger })),
+            _ => Ok(Err(buf)),
+        }
+    }
+
     /// Read from whatever file `path` names now. The stamps before opening and after reading tell which file that was, so that a read
     /// costs two stats and not three; only where they differ and a version was asked for is it done again.
     async fn read_at(
         &self,
         path: &Path,
         span: Span,
-        mut buf: AlignedBuf,
+        buf: AlignedBuf,
         options: &ReadOptions,
     ) -> Result<ReadDone> {
+        let mut buf = match self.read_kept(path, span, buf, options).await? {
+            Ok(done) => return Ok(done),
+            Err(buf) => buf,
+        };
         for _ in 0..OPEN_TRIES_MAX {
             let stamp = Stamp::of(&self.stat_object("read", path).await?);
             check_version(path, &stamp, options)?;

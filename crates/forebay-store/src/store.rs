@@ -55,6 +55,9 @@ pub struct ReadOptions {
     /// The caller compares what it reads with checksums of its own, and reads again without this where they do not hold: a cache gives what it
     /// holds without reading the rest of its blocks only to check them.
     pub caller_checks: bool,
+    /// The caller has many ranges of one version to read, looks at the object once more after the last of them ([`Store::head`]), and uses nothing if it is another
+    /// version by then: a store need not look after each range.
+    pub caller_looks: bool,
     /// What is in the page cache already is copied from there. Without this, files are read around it: whoever checks what is on a disk has to.
     pub from_page_cache: bool,
 }

@@ -10,25 +10,26 @@ mod device;
 mod hot;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, PathPolicy, Result};
+use forebay_core::{Clock, DataPath, Error, ErrorKind, Key, Ledger, PathPolicy, Result};
 use forebay_io::{BufPool, PoolConfig, cpu_time};
 use forebay_store::{Context, ReadOptions, Store};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
 pub use self::device::{DeviceOptions, load_device};
+use self::window::Window;
 use crate::load_plan::{Plan, PlanFile};
 use crate::select::Selection;
 use crate::sink::{HostSink, HostTensor, Sink};
 use crate::source::{Source, SourceFile, is_remote};
 
-/// Bytes of one piece of a local file: the disk cuts it further, so this only has to be large beside what opening and looking twice at the
-/// file costs.
+/// Bytes of one piece of a local file: the disk cuts it further, so this only has to be large beside what a task costs.
 const LOCAL_PIECE_BYTES: u64 = 32 << 20;
 
 /// Least size of a piece: holds whole chunks of any size that checksums have.
@@ -40,11 +41,11 @@ const EDGE_PIECE_BYTES_MAX: u64 = 64 << 20;
 /// Memory for what is cut out of files that are stores of their own; see [`cutting_pool`].
 const CUTTING_BYTES: u64 = 4 * EDGE_PIECE_BYTES_MAX;
 
-/// Bytes of local files in flight. The gate holds those of them that are with the disk to less.
-const LOCAL_IN_FLIGHT_BYTES: u64 = 128 << 20;
+/// Most bytes of local files in flight. The gate holds those of them that are with the disk to less.
+const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
 /// Most pieces in flight, whatever their size: more only wait in queues.
-const AT_ONCE_MAX: u64 = 64;
+const AT_ONCE_MAX: usize = 64;
 
 /// How far a load is, for whoever shows it.
 #[derive(Debug, Default)]
@@ -141,7 +142,7 @@ pub async fn load_into(
     if let Some(progress) = &options.progress {
         progress.total_bytes.store(plan.read_bytes(), Ordering::Relaxed);
     }
-    let (lanes, at_once) = lanes(source, &plan, options, context).await?;
+    let (lanes, window) = lanes(source, &plan, options, &*sink, context).await?;
     let mut report = LoadReport {
         files: lanes.iter().filter(|lane| lane.is_used).count() as u64,
         files_hot: lanes.iter().filter(|lane| lane.hot.is_some()).count() as u64,
@@ -159,13 +160,17 @@ pub async fn load_into(
         progress: options.progress.clone(),
     });
     let since = |moment: Duration| clock.now().saturating_sub(moment).as_secs_f64();
-    let moved = Arc::clone(&work).move_all(at_once, |ledger| {
+    let moved = Arc::clone(&work).move_all(window, &*clock, |ledger| {
         if report.first_piece_seconds == 0.0 {
             report.first_piece_seconds = since(began);
         }
         report.ledger.merge(ledger);
     });
-    if let Err(error) = moved.await {
+    let moved = match moved.await {
+        Ok(()) => work.look_again().await,
+        failed => failed,
+    };
+    if let Err(error) = moved {
         return Err(work.sink.fail(error).await);
     }
     work.sink.finish().await?;
@@ -212,12 +217,14 @@ async fn lanes(
     source: &Source,
     plan: &Arc<Plan>,
     options: &LoadOptions,
+    sink: &dyn Sink,
     context: &Context,
-) -> Result<(Vec<Lane>, usize)> {
+) -> Result<(Vec<Lane>, Window)> {
     let mut lanes = Vec::with_capacity(source.files().len());
     for (number, file) in source.files().iter().enumerate() {
         let mut read_options = file.read_options();
         read_options.policy = options.policy;
+        read_options.caller_looks = file.path().is_some();
         lanes.push(Lane {
             store: Arc::clone(&file.store),
             key: file.key.clone(),
@@ -228,15 +235,19 @@ async fn lanes(
         });
     }
     let largest = plan.pieces().iter().map(|piece| piece.span.len()).max();
-    let mut at_once = (LOCAL_IN_FLIGHT_BYTES / largest.unwrap_or(1).max(1)).clamp(1, AT_ONCE_MAX) as usize;
+    let pieces = |count: usize| largest.unwrap_or(0).saturating_mul(count as u64);
+    let mut window = Window::new(sink.window_bytes(), WINDOW_BYTES_MAX);
     if lanes.iter().any(|lane| is_remote(&lane.file.location)) {
-        at_once = at_once.max(context.limits().store_requests_max as usize);
+        window = Window::fixed(pieces(context.limits().store_requests_max as usize).max(WINDOW_BYTES_MAX));
     }
     if options.policy == PathPolicy::Fastest {
-        // Twice as many as there are threads: one is being copied while the next is got ready.
-        at_once = at_once.max(2 * hot::divert(&mut lanes, plan, context).await?);
+        let threads = hot::divert(&mut lanes, plan, context).await?;
+        if threads > 0 {
+            // Twice as many as there are threads: one is being copied while the next is got ready.
+            window = Window::fixed(pieces(2 * threads).max(WINDOW_BYTES_MAX));
+        }
     }
-    Ok((lanes, at_once))
+    Ok((lanes, window))
 }
 
 /// Everything that the tasks of one load share.
@@ -250,14 +261,20 @@ struct Work {
 
 impl Work {
     /// Move all pieces, several at once; after a failure none is begun, and those under way are dropped.
-    async fn move_all(self: Arc<Self>, at_once: usize, mut moved: impl FnMut(&Ledger)) -> Result<()> {
+    async fn move_all(
+        self: Arc<Self>,
+        mut window: Window,
+        clock: &dyn Clock,
+        mut moved: impl FnMut(&Ledger),
+    ) -> Result<()> {
         let mut tasks = JoinSet::new();
-        let mut next = 0..self.plan.pieces().len();
+        let mut pieces = self.plan.pieces().iter().peekable();
         loop {
-            while tasks.len() < at_once
-                && let Some(index) = next.next()
+            while tasks.len() < AT_ONCE_MAX
+                && let Some(piece) = pieces.next_if(|piece| window.admits(piece.span.len()))
             {
-                tasks.spawn(Arc::clone(&self).run(index));
+                window.take(piece.span.len());
+                tasks.spawn(Arc::clone(&self).run(piece.index));
             }
             let Some(done) = tasks.join_next().await else {
                 return Ok(());
@@ -266,7 +283,10 @@ impl Work {
                 Error::new(ErrorKind::Cancelled, "load", "the runtime is shutting down").with_source(error)
             });
             match done.flatten() {
-                Ok(ledger) => moved(&ledger),
+                Ok((bytes, ledger)) => {
+                    window.give_back(bytes, clock.now());
+                    moved(&ledger);
+                }
                 Err(error) => {
                     tasks.shutdown().await;
                     return Err(error);
@@ -275,7 +295,28 @@ impl Work {
         }
     }
 
-    async fn run(self: Arc<Self>, index: usize) -> Result<Ledger> {
+    /// Local files must still be what they were when they were opened: reads of them do not look.
+    async fn look_again(&self) -> Result<()> {
+        for lane in self
+            .lanes
+            .iter()
+            .filter(|lane| lane.is_used && lane.options.caller_looks)
+        {
+            let (then, now) = (&lane.file.meta, lane.file.store.head(&lane.file.key).await?);
+            if now.version != then.version || now.size != then.size {
+                let message = "the file changed while it was loaded";
+                return Err(Error::new(ErrorKind::Precondition, "load", message)
+                    .at(&lane.file.location)
+                    .with_hint(
+                        "something writes to it; load again when it is done, and replace files by renaming",
+                    ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Move one piece; gives its bytes.
+    async fn run(self: Arc<Self>, index: usize) -> Result<(u64, Ledger)> {
         let lost = || Error::new(ErrorKind::Internal, "load", "a piece belongs to no file");
         let piece = self.plan.pieces().get(index).ok_or_else(lost)?;
         let lane = self.lanes.get(piece.file).ok_or_else(lost)?;
@@ -291,7 +332,7 @@ impl Work {
                 ledger.record_downgrade(DataPath::DirectUring, DataPath::Buffered, reason);
             }
             self.tell(piece.span.len());
-            return Ok(ledger);
+            return Ok((piece.span.len(), ledger));
         }
         let buf = self.sink.lease(piece).await?;
         let read = lane.store.read_into(&lane.key, piece.span, buf, &lane.options);
@@ -310,7 +351,7 @@ impl Work {
         }
         ledger.merge(&self.sink.accept(piece, done.buf).await?);
         self.tell(piece.span.len());
-        Ok(ledger)
+        Ok((piece.span.len(), ledger))
     }
 
     fn tell(&self, bytes: u64) {

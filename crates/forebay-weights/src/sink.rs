@@ -43,6 +43,11 @@ pub trait Sink: fmt::Debug + Send + Sync {
         u64::MAX
     }
 
+    /// Bytes in flight that reads of local files begin with; more are tried while they come faster for it.
+    fn window_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Get ready for all of it.
     async fn prepare(&self, plan: &Arc<Plan>) -> Result<()>;
 

@@ -1,6 +1,6 @@
 //! Files kept open between reads, so that many ranges of one object are not many opens.
 //!
-//! A kept file is used only while its name still has the stamp it had when it was opened.
+//! A kept file is used only while its name still has the stamp it had when it was opened: who asks for a version need not look before reading, but must after.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,20 @@ impl OpenFiles {
         let file = Arc::clone(&found.file);
         kept.push_back(found);
         Some(file)
+    }
+
+    /// The file of that version, if it is open. Whether its name still means it is for the caller to see.
+    pub(super) fn of_version(
+        &self,
+        path: &Path,
+        policy: PathPolicy,
+        version: &str,
+    ) -> Option<(Stamp, Arc<File>)> {
+        let kept = self.lock();
+        let found = kept
+            .iter()
+            .find(|kept| kept.path == path && kept.policy == policy && kept.stamp.version() == version)?;
+        Some((found.stamp, Arc::clone(&found.file)))
     }
 
     /// Keep a file open.

@@ -324,6 +324,34 @@ impl Sink for Meddling {
     }
 }
 
+/// The file is open from the first load, so that no read of the second looks at its name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_changed_while_it_was_kept_open_is_noticed() {
+    let (dir, context) = (tempfile::tempdir().unwrap(), context());
+    let path = dir.path().join("m.safetensors");
+    save_model(&path, &SaveOptions::default(), &context).await;
+    let options = LoadOptions {
+        policy: PathPolicy::Require(DataPath::Buffered),
+        ..LoadOptions::default()
+    };
+    for replaced in [false, true] {
+        let source = open(&path, Verify::Off, &context).await.unwrap();
+        load_host(&source, &options, &context).await.unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[5_000] ^= 1;
+        let target = if replaced {
+            dir.path().join("other")
+        } else {
+            path.clone()
+        };
+        fs::write(&target, &bytes).unwrap();
+        fs::rename(&target, &path).unwrap();
+        let error = load_host(&source, &options, &context).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
+        assert!(error.to_string().contains("changed"), "{error}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn too_little_memory_is_said_before_anything_is_read() {
     let dir = tempfile::tempdir().unwrap();

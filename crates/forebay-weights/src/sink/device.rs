@@ -34,6 +34,9 @@ const ALIGN: u64 = 256;
 /// Bytes of a slot: small enough that a ring has dozens, large enough for whole chunks of checksums.
 const SLOT_BYTES: u64 = 8 << 20;
 
+/// Bytes in flight to begin with: what is filled and emptied again and again should stay in the caches. A disk that is better with more gets more.
+const WINDOW_BYTES: u64 = 2 * SLOT_BYTES;
+
 /// Memory of a device that is left to others when it is asked whether everything fits.
 const HEADROOM_BYTES: u64 = 16 << 20;
 
@@ -120,9 +123,9 @@ struct State {
     first_read: Option<Duration>,
     copied_bytes: u64,
     /// Files that are read directly, by their number, or why not.
-    files: HashMap<usize, Result<Registered, String>>,
+    files: HashMap<usize, Result<Arc<Handle>, String>>,
     /// Files that are read from the page cache, by their number.
-    open: HashMap<usize, (Arc<File>, Arc<SourceFile>)>,
+    open: HashMap<usize, Arc<File>>,
     /// Memory of each device with its stream.
     targets: Targets,
     /// Pieces that were read directly.
@@ -131,12 +134,6 @@ struct State {
     has_given_up: bool,
     proof: Option<Counters>,
     refusal: Option<String>,
-}
-
-#[derive(Debug, Clone)]
-struct Registered {
-    handle: Arc<Handle>,
-    file: Arc<SourceFile>,
 }
 
 impl DeviceSink {
@@ -235,7 +232,7 @@ impl DeviceSink {
         gds: &Arc<Gds>,
         number: usize,
         file: &Arc<SourceFile>,
-    ) -> Result<Registered, String> {
+    ) -> Result<Arc<Handle>, String> {
         if let Some(known) = self.lock().files.get(&number) {
             return known.clone();
         }
@@ -249,11 +246,7 @@ impl DeviceSink {
                 }
             }
         };
-        let registered = opened.map(|handle| Registered {
-            handle,
-            file: Arc::clone(file),
-        });
-        self.lock().files.entry(number).or_insert(registered).clone()
+        self.lock().files.entry(number).or_insert(opened).clone()
     }
 
     /// Read a piece straight into device memory; `None` where that is not wanted, or does not work and need not.
@@ -272,14 +265,14 @@ impl DeviceSink {
         let Some(target) = target else {
             return Ok(None);
         };
-        let registered = match self.registered(gds, piece.file, file).await {
-            Ok(registered) => registered,
+        let handle = match self.registered(gds, piece.file, file).await {
+            Ok(handle) => handle,
             Err(reason) => {
                 self.refuse(reason)?;
                 return Ok(None);
             }
         };
-        let read = gds.read(&registered.handle, piece.span, &target, strips_of(piece));
+        let read = gds.read(&handle, piece.span, &target, strips_of(piece));
         match read.await.flatten() {
             Ok(()) => {
                 self.lock().direct_reads += 1;
@@ -319,7 +312,7 @@ impl DeviceSink {
 
     /// A file opened to be read through the page cache, at its first piece; `None` where it is not a local one.
     async fn opened(&self, number: usize, file: &Arc<SourceFile>) -> Result<Option<Arc<File>>> {
-        if let Some((open, _)) = self.lock().open.get(&number) {
+        if let Some(open) = self.lock().open.get(&number) {
             return Ok(Some(Arc::clone(open)));
         }
         let Some(path) = file.path() else {
@@ -330,26 +323,7 @@ impl DeviceSink {
             Error::new(ErrorKind::Cancelled, "load", "the runtime is shutting down").with_source(error)
         })??;
         let mut state = self.lock();
-        let (open, _) = state.open.entry(number).or_insert((opened, Arc::clone(file)));
-        Ok(Some(Arc::clone(open)))
-    }
-
-    /// The files must still be what they were when they were opened: reads of the sink's own are not pinned to a version.
-    async fn check_versions(&self) -> Result<()> {
-        let files: Vec<Arc<SourceFile>> = {
-            let state = self.lock();
-            let registered = state.files.values().flatten().map(|registered| &registered.file);
-            let opened = state.open.values().map(|(_, file)| file);
-            registered.chain(opened).map(Arc::clone).collect()
-        };
-        for file in files {
-            let now = file.store.head(&file.key).await?;
-            if now.version != file.meta.version || now.size != file.meta.size {
-                let message = "the file changed while it was loaded";
-                return Err(Error::new(ErrorKind::Precondition, "load", message).at(&file.location));
-            }
-        }
-        Ok(())
+        Ok(Some(Arc::clone(state.open.entry(number).or_insert(opened))))
     }
 
     /// Compare the counters of cuFile, when it was used.
@@ -426,6 +400,10 @@ impl Sink for DeviceSink {
 
     fn piece_bytes_max(&self) -> u64 {
         SLOT_BYTES
+    }
+
+    fn window_bytes(&self) -> u64 {
+        WINDOW_BYTES
     }
 
     async fn prepare(&self, plan: &Arc<Plan>) -> Result<()> {
@@ -505,7 +483,6 @@ impl Sink for DeviceSink {
 
     async fn finish(&self) -> Result<()> {
         self.uploads.finish().await??;
-        self.check_versions().await?;
         self.prove()
     }
 
