@@ -28,7 +28,7 @@ import time
 import traceback
 from pathlib import Path
 
-from harness.plain import in_threads
+from harness.plain import in_threads, memory, reused
 
 GB = 1_000_000_000
 # Shapes of one layer of an 8B model.
@@ -327,7 +327,8 @@ def plain_read(path, threads, block, most=None):
     size = min(os.path.getsize(path), most or 1 << 60)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     start = now()
-    in_threads(range(0, size, block), lambda own, at: os.preadv(fd, [own], at), threads, block)
+    part = reused(memory, block, threads)
+    in_threads(range(0, size, block), lambda at: os.preadv(fd, [part(at)], at), threads)
     os.close(fd)
     return size / (now() - start)
 

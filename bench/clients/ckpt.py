@@ -19,8 +19,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from clients.load_weights import BLOCK, READERS, THREADS, cpu_s, touch
-from harness.plain import in_threads, memory
+from clients.load_weights import BLOCK, READERS, THREADS, cpu_s, plain_reads, touch, write_plainly
+from harness.plain import memory, noise, reused, whole
 
 # Shapes of one layer, and what of the bytes of a parameter its weight has: 2 of 10.
 WIDTH, INNER, WORDS = 1024, 2816, 32000
@@ -150,7 +150,7 @@ def save_forebay_blake3(job):
     return forebay_saver(job, staging_bytes=0, hash="blake3")
 
 
-def save_forebay_incremental(job):
+def save_forebay_incremental(job, **options):
     def change(tensors):
         left = job["bytes"] // 20
         for tensor in tensors.values():
@@ -158,7 +158,11 @@ def save_forebay_incremental(job):
                 tensor.add_(1)
                 left -= tensor.nbytes
 
-    return forebay_saver(job, change, incremental=True)
+    return forebay_saver(job, change, incremental=True, **options)
+
+
+def save_forebay_incremental_sync(job):
+    return save_forebay_incremental(job, staging_bytes=0)
 
 
 def weights(job):
@@ -243,21 +247,25 @@ def save_torchsnapshot(job):
     return saving(job, "torchsnapshot", save)
 
 
-def plain_write(job):
-    """The disk alone: a new file of as many bytes, written around the page cache and synced."""
+def plain_writes(job, part):
     size = job["bytes"] // BLOCK * BLOCK
 
     def save(folder, _):
         folder.mkdir()
-        fd = os.open(folder / "plain", os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o644)
-        try:
-            os.posix_fallocate(fd, 0, size)
-            in_threads(range(0, size, BLOCK), lambda own, at: os.pwritev(fd, [own], at), THREADS, BLOCK)
-        finally:
-            os.close(fd)
+        write_plainly(folder / "plain", size, part)
         sync_all(folder.parent)
 
     return saving(job, "plain", save)
+
+
+def plain_write(job):
+    """The disk alone: a new file of as many bytes, written around the page cache from memory of that size."""
+    return plain_writes(job, whole(noise(job["bytes"]), BLOCK))
+
+
+def plain_write_reused(job):
+    """The disk alone: the same from a few MiB, again and again."""
+    return plain_writes(job, reused(noise, BLOCK, THREADS))
 
 
 def plain_copy(job):
@@ -456,27 +464,29 @@ def load_dcp(job):
     return loading(load, tensors)
 
 
-def plain_read(job):
-    """The disk alone: direct reads of Forebay's payload into memory that is used again."""
+def payload(job):
+    """The file that Forebay saved the state to."""
     ckpt, _ = forebay_kept(job)
     ckpt.close()
     (path,) = (Path(job["folder"]) / "load-forebay").rglob("*.safetensors")
-    size = path.stat().st_size
+    return path
 
-    def once():
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
-        try:
-            in_threads(range(0, size, BLOCK), lambda own, at: os.preadv(fd, [own], at), READERS, BLOCK)
-        finally:
-            os.close(fd)
 
-    return once
+def plain_read(job):
+    """The disk alone: direct reads of Forebay's payload into memory of its size that was used before."""
+    path = payload(job)
+    return plain_reads(path, whole(memory(-(-path.stat().st_size // BLOCK) * BLOCK), BLOCK))
+
+
+def plain_read_reused(job):
+    """The disk alone: direct reads of Forebay's payload into the same few MiB again and again."""
+    return plain_reads(payload(job), reused(memory, BLOCK, READERS))
 
 
 OPS = {
     name: function
     for name, function in globals().items()
-    if name.startswith(("save_", "stall_", "load_", "plain_"))
+    if name.startswith(("save_", "stall_", "load_", "plain_")) and name not in ("plain_reads", "plain_writes")
 }
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import sys
 import time
 import zlib
 
-from harness.plain import in_threads
+from harness.plain import in_threads, memory, noise, reused, whole
 
 PAGE = 4096
 BLOCK = 4 << 20
@@ -144,18 +144,29 @@ def fastsafetensors(job):
     return once
 
 
-def plain_read(job):
-    """The disk alone: direct reads of the file into memory that is used again."""
-    size = os.path.getsize(job["path"])
+def plain_reads(path, part):
+    """Rounds of direct reads of a file, each block into the memory that `part` gives for it."""
+    size = os.path.getsize(path)
 
     def once():
-        fd = os.open(job["path"], os.O_RDONLY | os.O_DIRECT)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
         try:
-            in_threads(range(0, size, BLOCK), lambda own, at: os.preadv(fd, [own], at), READERS, BLOCK)
+            in_threads(range(0, size, BLOCK), lambda at: os.preadv(fd, [part(at)], at), READERS)
         finally:
             os.close(fd)
 
     return once
+
+
+def plain_read(job):
+    """The disk alone: direct reads of the file into memory of its size that was used before."""
+    size = os.path.getsize(job["path"])
+    return plain_reads(job["path"], whole(memory(-(-size // BLOCK) * BLOCK), BLOCK))
+
+
+def plain_read_reused(job):
+    """The disk alone: direct reads of the file into the same few MiB again and again."""
+    return plain_reads(job["path"], reused(memory, BLOCK, READERS))
 
 
 def model(job):
@@ -200,23 +211,38 @@ def save_torch(job):
     return once
 
 
-def plain_write(job):
-    """The disk alone: a new file of the same size, written around the page cache, synced, and renamed."""
+def write_plainly(path, size, part):
+    """A new file of `size` bytes, written around the page cache from what `part` gives, and synced."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o644)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        in_threads(range(0, size, BLOCK), lambda at: os.pwritev(fd, [part(at)], at), THREADS)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def plain_writes(job, part):
+    """Rounds of writes of a file like the model's, renamed to its name."""
     size = os.path.getsize(job["path"]) // BLOCK * BLOCK
 
     def once():
         temporary = job["target"] + ".tmp"
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o644)
-        try:
-            os.posix_fallocate(fd, 0, size)
-            in_threads(range(0, size, BLOCK), lambda own, at: os.pwritev(fd, [own], at), THREADS, BLOCK)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        write_plainly(temporary, size, part)
         os.rename(temporary, job["target"])
         sync_folder(job["target"])
 
     return once
+
+
+def plain_write(job):
+    """The disk alone: writes from memory of the size of the file."""
+    return plain_writes(job, whole(noise(os.path.getsize(job["path"])), BLOCK))
+
+
+def plain_write_reused(job):
+    """The disk alone: writes from the same few MiB again and again."""
+    return plain_writes(job, reused(noise, BLOCK, THREADS))
 
 
 def sync(path):
@@ -245,11 +271,13 @@ OPS = {
     "runai": runai,
     "fastsafetensors": fastsafetensors,
     "plain_read": plain_read,
+    "plain_read_reused": plain_read_reused,
     "save_forebay": save_forebay,
     "save_forebay_hashed": save_forebay_hashed,
     "save_safetensors": save_safetensors,
     "save_torch": save_torch,
     "plain_write": plain_write,
+    "plain_write_reused": plain_write_reused,
 }
 
 if __name__ == "__main__":

@@ -3,13 +3,19 @@
 The memory is private and lies in 2 MiB pages. Memory that Python maps by default is shared, in pages of
 4 KiB: a request of 1 MiB in it has more pieces than a disk takes at once, and a limit measured so is
 none.
+
+There are two limits. A program that loads or saves needs memory for all of it, so it is held against reads
+and writes of memory of that size, all of it touched before. The same few MiB used again and again stay in the
+caches, which makes a virtual disk faster; that is told beside it.
 """
 
 import ctypes
 import mmap
+import os
 import threading
 
 HUGE_PAGE = 2 << 20
+NOISE_BYTES = 64 << 20
 
 
 def memory(size):
@@ -25,23 +31,42 @@ def memory(size):
     return aligned
 
 
-def in_threads(blocks, work, threads, block_bytes):
-    """Let threads work through blocks, each with memory of its own that is used again."""
+def noise(size):
+    """Memory of so many bytes that do not compress."""
+    area, tile = memory(size), os.urandom(min(size, NOISE_BYTES))
+    for at in range(0, size, NOISE_BYTES):
+        area[at : at + NOISE_BYTES] = tile[: size - at]
+    return area
+
+
+def whole(area, block):
+    """The part of `area` for the block at an offset: memory of each block's own."""
+    return lambda at: area[at : at + block]
+
+
+def reused(make, block, threads):
+    """The same memory for every block that a thread has."""
+    areas = [make(block) for _ in range(threads)]
+    return lambda _: areas[int(threading.current_thread().name)]
+
+
+def in_threads(blocks, work, threads):
+    """Let threads work through blocks."""
     left, lock = iter(blocks), threading.Lock()
     failures = []
 
-    def run(own):
+    def run():
         try:
             while True:
                 with lock:
                     block = next(left, None)
                 if block is None:
                     return
-                work(own, block)
+                work(block)
         except OSError as error:
             failures.append(error)
 
-    workers = [threading.Thread(target=run, args=(memory(block_bytes),)) for _ in range(threads)]
+    workers = [threading.Thread(target=run, name=str(number)) for number in range(threads)]
     for worker in workers:
         worker.start()
     for worker in workers:

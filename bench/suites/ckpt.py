@@ -3,7 +3,7 @@ saved durably, saved in the background, and loaded from a cold disk.
 
 Every round of every contender is a new process whose second save or load is counted (see `harness/fresh.py`):
 the first touch of memory is nobody's. All are made durable in the same way: every file and every folder is
-synced. The limits are plain direct writes and reads of as many bytes, and a plain copy in memory by
+synced. The limits are plain direct writes and reads of as much memory, and a plain copy in memory by
 threads. The peers have the environment of the suite `load`.
 """
 
@@ -25,10 +25,12 @@ READ_LIMIT = "plain direct read"
 
 SAVES = [
     (WRITE_LIMIT, "plain_write", "4 threads, 4 MiB, large pages; fallocate first"),
+    (f"{WRITE_LIMIT}, 16 MiB", "plain_write_reused", "the same memory again and again"),
     ("Forebay", "save_forebay_sync", "hashes on; staging_bytes=0: from where the state is"),
     ("Forebay, in the background", "save_forebay", "hashes on; a copy is written, and waited for"),
     ("Forebay, BLAKE3", "save_forebay_blake3", ""),
-    ("Forebay, 95 % unchanged", "save_forebay_incremental", "incremental; of the bytes of the state"),
+    ("Forebay, 95 % unchanged", "save_forebay_incremental_sync", "incremental; of the bytes of the state"),
+    ("Forebay, 95 % unchanged, in the background", "save_forebay_incremental", "the same from a copy"),
     ("safetensors", "save_safetensors", ""),
     ("torch.save", "save_torch", ""),
     ("DCP", "save_dcp", "one rank"),
@@ -42,6 +44,7 @@ STALLS = [
 ]
 LOADS = [
     (READ_LIMIT, "plain_read", "2 threads, 4 MiB, large pages; no tensors"),
+    (f"{READ_LIMIT}, 8 MiB", "plain_read_reused", "the same memory again and again"),
     ("Forebay", "load_forebay", "verified, into memory that is used again"),
     ("Forebay, new memory", "load_forebay_new", "verified"),
     ("safetensors", "load_safetensors", "maps the file; a touch reads it"),
@@ -69,7 +72,7 @@ def run(options, _tmpfs):
 
 def contender(folder, size, name, op, note):
     """A library in a new process; None where there is no Forebay to be measured or read from."""
-    env = with_forebay() if name.startswith("Forebay") or op == "plain_read" else {}
+    env = with_forebay() if name.startswith("Forebay") or op.startswith("plain_read") else {}
     if env is None:
         return None
     job = {"folder": folder, "bytes": size}

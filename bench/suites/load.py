@@ -3,8 +3,8 @@ and saved, durably.
 
 Every round of every contender is a new process whose second load is counted (see `harness/fresh.py`); a touch
 of every page is part of it where a library only maps the file. The limits are plain direct reads of the
-same file into memory that is used again, and plain direct writes with an fsync. The peers have an
-environment of their own (`requirements-load.txt`), made on the first run.
+same file into memory of its size that was used before, and plain direct writes of such memory with an
+fsync. The peers have an environment of their own (`requirements-load.txt`), made on the first run.
 """
 
 import json
@@ -103,10 +103,15 @@ def listed_loads(model):
         env = with_forebay()
         return None if env is None else contender(model, name, op, note, env=env)
 
+    again = "the same memory again and again"
     entries = [
         Named(
             READ_LIMIT,
             lambda: contender(model, READ_LIMIT, "plain_read", "2 threads, 4 MiB, large pages; no tensors"),
+        ),
+        Named(
+            f"{READ_LIMIT}, 8 MiB",
+            lambda: contender(model, f"{READ_LIMIT}, 8 MiB", "plain_read_reused", again),
         ),
         Named("Forebay", lambda: own("Forebay", "forebay")),
         Named(
@@ -126,9 +131,13 @@ def listed_saves(model, folder):
         env = with_forebay()
         return None if env is None else contender(model, name, op, note, env=env, **target)
 
-    limit = "4 threads, 4 MiB, large pages; fallocate first"
+    limit, again = "4 threads, 4 MiB, large pages; fallocate first", "the same memory again and again"
     entries = [
         Named(WRITE_LIMIT, lambda: contender(model, WRITE_LIMIT, "plain_write", limit, **target)),
+        Named(
+            f"{WRITE_LIMIT}, 16 MiB",
+            lambda: contender(model, f"{WRITE_LIMIT}, 16 MiB", "plain_write_reused", again, **target),
+        ),
         Named("Forebay", lambda: own("Forebay", "save_forebay")),
         Named(
             "Forebay, checksums", lambda: own("Forebay, checksums", "save_forebay_hashed", "in the header")

@@ -11,7 +11,7 @@
 //!
 //! - `base`: the checkpoint that is compared with; `seal`: the data key that all ranks share;
 //! - `prepare`: what cannot be saved is refused before anything is written;
-//! - `hash`: chunks are hashed by several threads, beside the writing where nothing depends on it;
+//! - `hash`: chunks are hashed by several threads, where what is written depends on it;
 //! - `known`: what the base has already;
 //! - `supply`: chunks get their bytes, which are there or are filled in rounds, and threads to work on them;
 //! - `payload`: where the chunks of a raw payload lie;

@@ -13,7 +13,7 @@ use super::pack::{Body, Job, Written};
 use super::prepare::Slice;
 use super::write::{self, Segments};
 use crate::entry::{ChunkRecord, Codec};
-use crate::hash::{Digest, sha256};
+use crate::hash::{Digest, IdKind, sha256};
 use crate::layout::{Layout, Stored, lay_out};
 use crate::names::{Attempt, Form};
 use crate::part::{FORMAT, PayloadRow};
@@ -81,9 +81,9 @@ impl<'a> Payload<'a> {
         }))
     }
 
-    /// Write it from the memory that it lies in. Hashes are not filled in.
-    pub(super) async fn write(self, save: &Save) -> Result<Written> {
-        let mut segments = Segments::default();
+    /// Write it from the memory that it lies in, with ids of that kind made on the way. Records have no hashes yet.
+    pub(super) async fn write(self, save: &Save, ids: Option<IdKind>) -> Result<Written> {
+        let (mut segments, mut chunks) = (Segments::default(), Vec::new());
         let mut records = HashMap::new();
         segments.push(Buf::copy_of(&self.header)?);
         for (run, place) in &self.runs {
@@ -91,27 +91,40 @@ impl<'a> Payload<'a> {
             segments.push(here.ok_or_else(not_there)?);
             for number in 0..run.count {
                 let chunk = run.first + number;
-                let bytes = run.slice.spec.chunk_span(chunk, self.chunk_bytes).len() as u32;
+                let span = run.slice.spec.chunk_span(chunk, self.chunk_bytes);
+                let bytes = run.slice.bytes.slice(span)?.there().ok_or_else(not_there)?;
                 let record = ChunkRecord {
                     payload: 0,
                     codec: Codec::Raw,
                     is_sealed: false,
                     parameter: 0,
                     offset: place.start() + number * u64::from(self.chunk_bytes),
-                    stored_bytes: bytes,
-                    raw_bytes: bytes,
+                    stored_bytes: span.len() as u32,
+                    raw_bytes: span.len() as u32,
                     number: 0,
                     hash: Digest::default(),
                 };
-                records.insert(run.slice.first_chunk + chunk as usize, record);
+                let number = run.slice.first_chunk + chunk as usize;
+                chunks.push(write::Chunk {
+                    number,
+                    offset: record.offset,
+                    place: run.slice.spec.place(&run.slice.id, chunk, self.chunk_bytes),
+                    bytes,
+                });
+                records.insert(number, record);
             }
         }
-        let ledger = write::write(&save.source, &self.row.key(), &segments, &save.put_options()).await?;
+        let content = write::Content {
+            segments,
+            ids,
+            chunks,
+        };
+        let sent = write::write(&save.source, &self.row.key(), content, &save.put_options()).await?;
         Ok(Written {
             row: Some(self.row),
             records,
-            ledger,
-            ..Written::default()
+            ids: sent.ids.into_iter().collect(),
+            ledger: sent.ledger,
         })
     }
 

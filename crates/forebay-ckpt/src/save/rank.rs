@@ -139,6 +139,34 @@ async fn store_packed(
         Some(body) => pack::write(save, supply, body).await?,
         None => Written::default(),
     };
+    let ids = with_written(slices, ids, &written);
+    Ok((written, ids))
+}
+
+/// Write what is in memory as it is, hashing it on the way where that was not done before.
+async fn store_raw(
+    save: &Save,
+    payload: Option<Payload<'_>>,
+    slices: &[Slice],
+    ids: Option<Vec<Digest>>,
+) -> Result<(Written, Vec<Digest>)> {
+    let kind = ids.is_none().then(|| save.id_kind());
+    let mut written = match payload {
+        Some(payload) => payload.write(save, kind).await?,
+        None => Written::default(),
+    };
+    if ids.is_none() && written.ids.len() != written.records.len() {
+        return Err(lost());
+    }
+    let ids = with_written(slices, ids, &written);
+    for (number, record) in &mut written.records {
+        record.hash = ids.get(*number).copied().ok_or_else(lost)?;
+    }
+    Ok((written, ids))
+}
+
+/// The ids of all chunks: those that were known before, and those that were made while writing.
+fn with_written(slices: &[Slice], ids: Option<Vec<Digest>>, written: &Written) -> Vec<Digest> {
     let count = slices.iter().map(|slice| slice.chunks as usize).sum();
     let mut ids = ids.unwrap_or_else(|| vec![Digest::default(); count]);
     for (number, id) in &written.ids {
@@ -146,41 +174,11 @@ async fn store_packed(
             *place = *id;
         }
     }
-    Ok((written, ids))
-}
-
-/// Write what is in memory as it is, hashing it beside where that was not done before.
-async fn store_raw(
-    save: &Save,
-    payload: Option<Payload<'_>>,
-    slices: &[Slice],
-    ids: Option<Vec<Digest>>,
-) -> Result<(Written, Vec<Digest>)> {
-    let hashing = match &ids {
-        Some(_) => None,
-        None => Some(hash::start(
-            &save.id_kind(),
-            jobs(slices, save.options.chunk_bytes)?,
-        )),
-    };
-    let written = match payload {
-        Some(payload) => payload.write(save).await,
-        None => Ok(Written::default()),
-    };
-    let ids = match hashing {
-        // Also after a failed write: threads must not go on behind the caller's back.
-        Some(hashing) => hashing.finish().await?,
-        None => ids.unwrap_or_default(),
-    };
-    let mut written = written?;
-    for (number, record) in &mut written.records {
-        record.hash = ids.get(*number).copied().ok_or_else(lost)?;
-    }
-    Ok((written, ids))
+    ids
 }
 
 fn lost() -> Error {
-    let message = "a chunk was neither written nor referenced";
+    let message = "a chunk was not written and hashed, nor referenced";
     Error::new(ErrorKind::Internal, "save", message)
 }
 

@@ -1,15 +1,19 @@
 //! Writes a payload: segments of memory one after the other, as an upload of large parts.
 //!
 //! A part that lies within one segment, at an aligned address, goes out from the caller's memory; any other is gathered into leased memory, and the ledger
-//! says so.
+//! says so. Whoever writes a part also hashes the chunks that begin in it: their bytes are in the caches then, and are read from memory once for both.
 
 use std::sync::Arc;
 
 use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Result, Span};
-use forebay_io::{Buf, BufPool, PAGE};
+use forebay_io::{AlignedBuf, Buf, BufPool, PAGE};
 use forebay_store::{PutOptions, Upload};
+use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
+use super::hash::threads;
+
+use crate::hash::{Digest, IdKind, Place};
 use crate::pages::Source;
 
 /// Parts in flight: enough for the fastest disk and for an object store, and 128 MiB of gathered memory at most with parts of 8 MiB.
@@ -49,29 +53,96 @@ impl Segments {
             Some(buf.slice(here.relative_to(*start)))
         })
     }
+
+    /// The span as it is in memory, where that can be written as it is.
+    fn alone(&self, span: Span) -> Option<Buf> {
+        let first = self.within(span).next()?;
+        (first.len() as u64 == span.len() && first.is_aligned(PAGE)).then_some(first)
+    }
+
+    /// Copy the span into memory of its length.
+    fn gather(&self, span: Span, mut memory: AlignedBuf) -> Buf {
+        let mut at = 0;
+        for piece in self.within(span) {
+            if let Some(place) = memory.get_mut(at..at + piece.len()) {
+                place.copy_from_slice(&piece);
+            }
+            at += piece.len();
+        }
+        memory.freeze().slice(..span.len() as usize)
+    }
 }
 
-/// Write the segments as one object.
+/// A chunk to be hashed.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    /// Its number among all chunks.
+    pub(super) number: usize,
+    /// Where it begins in the file.
+    pub(super) offset: u64,
+    pub(super) place: Place,
+    pub(super) bytes: Buf,
+}
+
+/// A file to be written.
+#[derive(Debug)]
+pub(super) struct Content {
+    pub(super) segments: Segments,
+    /// How chunks are hashed, where they are to be.
+    pub(super) ids: Option<IdKind>,
+    /// In the order of the file.
+    pub(super) chunks: Vec<Chunk>,
+}
+
+/// What was written.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    /// Hashes by the number of a chunk.
+    pub(super) ids: Vec<(usize, Digest)>,
+    pub(super) ledger: Ledger,
+}
+
+impl Sent {
+    fn merge(&mut self, other: Self) {
+        self.ids.extend(other.ids);
+        self.ledger.merge(&other.ledger);
+    }
+}
+
+impl Content {
+    /// Hashes of the chunks that begin in a span.
+    fn hash(&self, span: Span) -> Vec<(usize, Digest)> {
+        let Some(kind) = &self.ids else { return Vec::new() };
+        let before = |offset: u64| self.chunks.partition_point(|chunk| chunk.offset < offset);
+        let here = self.chunks.get(before(span.start())..before(span.end()));
+        let hash = |chunk: &Chunk| (chunk.number, kind.of(&chunk.place, &chunk.bytes));
+        here.unwrap_or_default().iter().map(hash).collect()
+    }
+}
+
+/// Write a file as one object.
 pub(super) async fn write(
     source: &Source,
     key: &Key,
-    segments: &Segments,
+    content: Content,
     options: &PutOptions,
-) -> Result<Ledger> {
-    let part_bytes = source.context.limits().part_bytes;
-    if segments.end <= part_bytes {
-        let body: Vec<Buf> = segments.list.iter().map(|(_, buf)| buf.clone()).collect();
-        return Ok(source.store.put(key, body.into(), options).await?.ledger);
+) -> Result<Sent> {
+    let (part_bytes, size) = (source.context.limits().part_bytes, content.segments.end);
+    if size <= part_bytes {
+        let body: Vec<Buf> = content.segments.list.iter().map(|(_, buf)| buf.clone()).collect();
+        let ids = content.hash(Span::first(size));
+        let ledger = source.store.put(key, body.into(), options).await?.ledger;
+        return Ok(Sent { ids, ledger });
     }
     let options = PutOptions {
-        size_hint: Some(segments.end),
+        size_hint: Some(size),
         ..options.clone()
     };
     let upload: Arc<dyn Upload> = Arc::from(source.store.upload(key, &options).await?);
-    match send(source.context.pool(), &upload, segments).await {
-        Ok(mut ledger) => {
-            ledger.merge(&upload.complete().await?.ledger);
-            Ok(ledger)
+    match send(source.context.pool(), &upload, content).await {
+        Ok(mut sent) => {
+            sent.ledger.merge(&upload.complete().await?.ledger);
+            Ok(sent)
         }
         Err(error) => {
             if let Err(error) = upload.abort().await {
@@ -82,79 +153,86 @@ pub(super) async fn write(
     }
 }
 
-/// Send all parts off, several at once. Each is a task of its own: gathering one is a copy, and one thread copies slower than a disk writes.
-async fn send(pool: &BufPool, upload: &Arc<dyn Upload>, segments: &Segments) -> Result<Ledger> {
-    let segments = Arc::new(segments.clone());
+/// Send all parts off, several at once.
+async fn send(pool: &BufPool, upload: &Arc<dyn Upload>, content: Content) -> Result<Sent> {
+    let work = Arc::new(Work {
+        content,
+        pool: pool.clone(),
+        upload: Arc::clone(upload),
+        turns: Arc::new(Semaphore::new(threads())),
+    });
     let mut flight = JoinSet::new();
-    let sent = send_each(&mut flight, pool, upload, &segments).await;
-    // Nobody may write any more when the upload is given up.
+    let sent = send_each(&mut flight, &work).await;
+    // Nobody may write any more when the upload is given up, nor read the caller's memory behind its back.
     flight.shutdown().await;
+    let all = work.turns.acquire_many(threads() as u32).await;
+    drop(all);
     sent
 }
 
-async fn send_each(
-    flight: &mut JoinSet<Result<Ledger>>,
-    pool: &BufPool,
-    upload: &Arc<dyn Upload>,
-    segments: &Arc<Segments>,
-) -> Result<Ledger> {
-    let spans = Span::first(segments.end).pieces(upload.part_bytes());
-    let mut ledger = Ledger::default();
+async fn send_each(flight: &mut JoinSet<Result<Sent>>, work: &Arc<Work>) -> Result<Sent> {
+    let spans = Span::first(work.content.segments.end).pieces(work.upload.part_bytes());
+    let mut sent = Sent::default();
     for (index, span) in (0u32..).zip(spans) {
         while flight.len() >= PARTS_IN_FLIGHT
             && let Some(part) = flight.join_next().await
         {
-            ledger.merge(&landed(part)?);
+            sent.merge(landed(part)?);
         }
-        let (pool, upload, segments) = (pool.clone(), Arc::clone(upload), Arc::clone(segments));
-        flight.spawn(async move { send_part(&pool, &*upload, &segments, index, span).await });
+        flight.spawn(Arc::clone(work).send_part(index, span));
     }
     while let Some(part) = flight.join_next().await {
-        ledger.merge(&landed(part)?);
+        sent.merge(landed(part)?);
     }
-    Ok(ledger)
+    Ok(sent)
 }
 
 /// What came of a part that a task wrote.
-pub(super) fn landed(part: Result<Result<Ledger>, JoinError>) -> Result<Ledger> {
+pub(super) fn landed<T>(part: Result<Result<T>, JoinError>) -> Result<T> {
     part.map_err(|error| {
         Error::new(ErrorKind::Internal, "save", "writing a part was broken off").with_source(error)
     })?
 }
 
-async fn send_part(
-    pool: &BufPool,
-    upload: &dyn Upload,
-    segments: &Segments,
-    index: u32,
-    span: Span,
-) -> Result<Ledger> {
-    let (part, is_copy) = gather(pool, segments, span).await?;
-    let mut ledger = upload.put_part(index, part).await?;
-    if is_copy {
-        let path = ledger.paths.keys().next().copied();
-        ledger.record_copy(path.unwrap_or(DataPath::Memory), span.len());
-    }
-    Ok(ledger)
+/// What the tasks of one file share.
+#[derive(Debug)]
+struct Work {
+    content: Content,
+    pool: BufPool,
+    upload: Arc<dyn Upload>,
+    /// Turns of threads that prepare parts.
+    turns: Arc<Semaphore>,
 }
 
-/// One part as one buffer, and whether that took a copy.
-async fn gather(pool: &BufPool, segments: &Segments, span: Span) -> Result<(Buf, bool)> {
-    let mut pieces = segments.within(span);
-    let first = pieces.next();
-    if let Some(first) = first
-        && first.len() as u64 == span.len()
-        && first.is_aligned(PAGE)
-    {
-        return Ok((first, false));
-    }
-    let mut part = pool.lease(span.len() as usize).await??;
-    let mut at = 0;
-    for piece in segments.within(span) {
-        if let Some(place) = part.get_mut(at..at + piece.len()) {
-            place.copy_from_slice(&piece);
+impl Work {
+    async fn send_part(self: Arc<Self>, index: u32, span: Span) -> Result<Sent> {
+        let (part, ids, is_copy) = self.prepare(span).await?;
+        let mut ledger = self.upload.put_part(index, part).await?;
+        if is_copy {
+            let path = ledger.paths.keys().next().copied();
+            ledger.record_copy(path.unwrap_or(DataPath::Memory), span.len());
         }
-        at += piece.len();
+        Ok(Sent { ids, ledger })
     }
-    Ok((part.freeze().slice(..span.len() as usize), true))
+
+    /// A part as one buffer, the hashes of its chunks, and whether it is a copy. By a thread of its own: those that hand requests to disks and wires must not be
+    /// kept from it, or these run dry.
+    async fn prepare(self: &Arc<Self>, span: Span) -> Result<(Buf, Vec<(usize, Digest)>, bool)> {
+        let alone = self.content.segments.alone(span);
+        let memory = match alone {
+            Some(_) => None,
+            None => Some(self.pool.lease(span.len() as usize).await??),
+        };
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        let work = Arc::clone(self);
+        let prepared = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            let is_copy = memory.is_some();
+            let copy = memory.map(|memory| work.content.segments.gather(span, memory));
+            (copy.or(alone), work.content.hash(span), is_copy)
+        });
+        let (part, ids, is_copy) = landed(prepared.await.map(Ok))?;
+        let lost = || Error::new(ErrorKind::Internal, "save", "a part has no bytes");
+        Ok((part.ok_or_else(lost)?, ids, is_copy))
+    }
 }
