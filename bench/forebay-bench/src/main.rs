@@ -9,13 +9,15 @@
 //! - `files-disk`, `files-local`, `files-cache`: the same shards plainly and as cache hits ([`files`]);
 //! - `stream`: an epoch of a data set ([`stream`]);
 //! - `memory`: bytes in flight with a slow consumer ([`memory`]);
-//! - `images`: JPEGs to batches ([`images`]).
+//! - `images`: JPEGs to batches ([`images`]);
+//! - `pinned`: pinned memory to a device ([`pinned`]).
 
 mod disk;
 mod files;
 mod images;
 mod job;
 mod memory;
+mod pinned;
 mod remote;
 mod stream;
 
@@ -61,6 +63,7 @@ async fn main() -> Result<()> {
         "files-cache" => Box::new(files::Files::cache(&job).await?),
         "stream" => Box::new(stream::Stream::new(&job).await?),
         "images" => Box::new(images::Images::new(&job)?),
+        "pinned" => Box::new(pinned::Pinned::new(&job)?),
         "memory" => Box::new(memory::Slow::new(job).await?),
         _ => bail!("unknown mode {mode}"),
     };
