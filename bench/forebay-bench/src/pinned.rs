@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::Result;
 use forebay_core::SystemClock;
 use forebay_io::device::{Device, DeviceBuf, Flight, Ring, RingConfig, Stream, Strips};
-use serde_json::Map;
 
 use crate::job::{Job, Meter};
 use crate::{Contender, Done};
@@ -54,11 +53,7 @@ impl Contender for Pinned {
                 uploads.send(flight)?;
             }
             uploads.finish().await??;
-            Ok(Done {
-                bytes: self.bytes as u64,
-                meter,
-                extra: Map::new(),
-            })
+            Ok(meter.stop(self.bytes as u64))
         })
     }
 }

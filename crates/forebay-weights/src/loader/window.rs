@@ -1,18 +1,20 @@
 //! How many bytes of local files are in flight.
 //!
 //! A sink that fills and empties the same memory again and again is fastest with little in flight: the memory stays in the caches. Storage behind a network,
-//! or several drives side by side, need more before they are busy. Which of the two it is shows only in the rate, so it is tried: after every
-//! [`PHASE_BYTES`] the window is doubled, and kept so where bytes came clearly faster.
+//! or several drives side by side, need more before they are busy. Which of the two it is shows only in the rate, so it is tried: for
+//! [`PHASE_BYTES`] the window is twice as large, then as before once more, and it is doubled for good where that came clearly faster than both: disks
+//! have neighbours, and their rate changes without our doing.
 
 use std::time::Duration;
 
-/// Bytes by which a window is judged: a tenth of a second of a fast drive.
-const PHASE_BYTES: u64 = 512 << 20;
+/// Bytes by which a window is judged: a twentieth of a second of a fast drive.
+const PHASE_BYTES: u64 = 256 << 20;
 
-/// In percent of the rate with half as much, what a larger window must bring to be kept.
-const GAIN_PERCENT_MIN: u128 = 115;
+/// In percent of the rate with half as much, what a larger window must bring to be kept. Where what is in flight is too little, twice as much brings nearly
+/// twice the rate.
+const GAIN_PERCENT_MIN: u128 = 130;
 
-/// Phases after which a larger window that did not pay is tried again: disks have neighbours.
+/// Phases after which a larger window that did not pay is tried again.
 const PATIENCE_PHASES: u32 = 16;
 
 /// Bytes that may be in flight, and those that are.
@@ -23,10 +25,18 @@ pub(super) struct Window {
     in_flight: u64,
     /// When the phase began, and what has come since.
     phase: Option<(Duration, u64)>,
-    /// Bytes per second of the last phase before the window was doubled.
-    before: Option<u64>,
-    /// Phases to wait before more is tried.
-    patience: u32,
+    trial: Trial,
+}
+
+/// Whether more is being tried; rates are those of the phases before, in bytes per second.
+#[derive(Debug, Clone, Copy)]
+enum Trial {
+    /// Not for so many phases.
+    Not(u32),
+    /// Twice as much, which had this rate with half of it.
+    Larger { before: u64 },
+    /// As before once more.
+    Again { before: u64, larger: u64 },
 }
 
 impl Window {
@@ -37,8 +47,7 @@ impl Window {
             bytes_max,
             in_flight: 0,
             phase: None,
-            before: None,
-            patience: 0,
+            trial: Trial::Not(0),
         }
     }
 
@@ -73,21 +82,26 @@ impl Window {
         }
     }
 
-    /// Double, keep or halve, by what the last phase had.
+    /// Try more, go back, or stay, by the rate of the last phase.
     fn judge(&mut self, rate: u64) {
-        let is_worse = self
-            .before
-            .take()
-            .is_some_and(|before| u128::from(rate) * 100 < u128::from(before) * GAIN_PERCENT_MIN);
-        if is_worse {
-            self.bytes /= 2;
-            self.patience = PATIENCE_PHASES;
-        } else if self.patience > 0 {
-            self.patience -= 1;
-        } else if self.bytes <= self.bytes_max / 2 {
-            self.before = Some(rate);
-            self.bytes *= 2;
-        }
+        self.trial = match self.trial {
+            Trial::Not(0) if self.bytes <= self.bytes_max / 2 => {
+                self.bytes *= 2;
+                Trial::Larger { before: rate }
+            }
+            Trial::Not(phases) => Trial::Not(phases.saturating_sub(1)),
+            Trial::Larger { before } => {
+                self.bytes /= 2;
+                Trial::Again { before, larger: rate }
+            }
+            Trial::Again { before, larger }
+                if u128::from(larger) * 100 >= u128::from(before.max(rate)) * GAIN_PERCENT_MIN =>
+            {
+                self.bytes *= 2;
+                Trial::Not(0)
+            }
+            Trial::Again { .. } => Trial::Not(PATIENCE_PHASES),
+        };
     }
 }
 
@@ -130,14 +144,26 @@ mod tests {
         let seen = windows(Window::new(16 * MIB, 128 * MIB), 4 << 30, |bytes| {
             (bytes * 1000).min(64 * MIB * 1000)
         });
-        assert_eq!(seen, [16, 32, 64, 128, 64].map(|mib| mib * MIB));
+        assert_eq!(seen, [16, 32, 16, 32, 64, 32, 64, 128, 64].map(|mib| mib * MIB));
         let seen = windows(Window::new(16 * MIB, 128 * MIB), 64 << 30, |bytes| bytes * 1000);
-        assert_eq!(seen, [16, 32, 64, 128].map(|mib| mib * MIB));
+        assert_eq!(
+            seen,
+            [16, 32, 16, 32, 64, 32, 64, 128, 64, 128].map(|mib| mib * MIB)
+        );
+    }
+
+    #[test]
+    fn a_disk_that_becomes_faster_by_itself_gets_no_more() {
+        let mut window = Window::new(16 * MIB, 128 * MIB);
+        for gb_per_s in [2, 3, 4, 5, 6] {
+            window.judge(gb_per_s * 1_000_000_000);
+        }
+        assert_eq!(window.bytes, 16 * MIB);
     }
 
     #[test]
     fn tries_again_after_a_while() {
-        let seen = windows(Window::new(16 * MIB, 128 * MIB), 12 << 30, |_| 4_000_000_000);
+        let seen = windows(Window::new(16 * MIB, 128 * MIB), 8 << 30, |_| 4_000_000_000);
         assert_eq!(seen, [16, 32, 16, 32, 16].map(|mib| mib * MIB));
     }
 
