@@ -214,14 +214,20 @@ impl Shared {
         buf: AlignedBuf,
         options: &ReadOptions,
     ) -> Result<Result<ReadDone, AlignedBuf>> {
-        let version = options.version.as_deref().filter(|_| !span.is_empty());
+        // Whether bytes are in the page cache is for the usual way to find out.
+        let is_for_us = !span.is_empty() && !options.from_page_cache;
+        let version = options.version.as_deref().filter(|_| is_for_us);
         let kept = version.and_then(|version| self.files.of_version(path, options.policy, version));
-        let Some((stamp, file)) = kept.filter(|(_, file)| !is_copied(file, span, options)) else {
+        let Some((stamp, file)) = kept else {
             return Ok(Err(buf));
         };
         check_span(span, stamp.size, buf.len()).map_err(|error| error.at(path.display()))?;
-        let read = self.disk().read_into(&file, span, buf, options.class).await;
-        let (buf, ledger) = read.map_err(|error| explain("read", path, error))?;
+        let read = self.disk().try_read_into(&file, span, buf, options.class).await;
+        let (buf, read) = read.map_err(|error| explain("read", path, error))?;
+        let Ok(ledger) = read else {
+            // Perhaps because it is not the file any more, which the usual way tells.
+            return Ok(Err(buf));
+        };
         if options.caller_looks {
             return Ok(Ok(ReadDone { buf, ledger }));
         }

@@ -56,7 +56,7 @@ pub struct ReadOptions {
     /// holds without reading the rest of its blocks only to check them.
     pub caller_checks: bool,
     /// The caller has many ranges of one version to read, looks at the object once more after the last of them ([`Store::head`]), and uses nothing if it is another
-    /// version by then: a store need not look after each range.
+    /// version by then: a store need not look after each range. Not for stores whose `head` may remember, or answer from another place than was read.
     pub caller_looks: bool,
     /// What is in the page cache already is copied from there. Without this, files are read around it: whoever checks what is on a disk has to.
     pub from_page_cache: bool,

@@ -13,7 +13,7 @@ mod tests;
 mod window;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_core::{Clock, DataPath, Error, ErrorKind, Key, Ledger, PathPolicy, Result};
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 
 pub use self::device::{DeviceOptions, load_device};
 use self::window::Window;
-use crate::load_plan::{Plan, PlanFile};
+use crate::load_plan::{Piece, Plan, PlanFile};
 use crate::select::Selection;
 use crate::sink::{HostSink, HostTensor, Sink};
 use crate::source::{Source, SourceFile, is_remote};
@@ -142,7 +142,7 @@ pub async fn load_into(
     if let Some(progress) = &options.progress {
         progress.total_bytes.store(plan.read_bytes(), Ordering::Relaxed);
     }
-    let (lanes, window) = lanes(source, &plan, options, &*sink, context).await?;
+    let (lanes, bounds) = lanes(source, &plan, options, &*sink, context).await?;
     let mut report = LoadReport {
         files: lanes.iter().filter(|lane| lane.is_used).count() as u64,
         files_hot: lanes.iter().filter(|lane| lane.hot.is_some()).count() as u64,
@@ -160,17 +160,13 @@ pub async fn load_into(
         progress: options.progress.clone(),
     });
     let since = |moment: Duration| clock.now().saturating_sub(moment).as_secs_f64();
-    let moved = Arc::clone(&work).move_all(window, &*clock, |ledger| {
+    let moved = Arc::clone(&work).move_all(bounds, &*clock, |ledger| {
         if report.first_piece_seconds == 0.0 {
             report.first_piece_seconds = since(began);
         }
         report.ledger.merge(ledger);
     });
-    let moved = match moved.await {
-        Ok(()) => work.look_again().await,
-        failed => failed,
-    };
-    if let Err(error) = moved {
+    if let Err(error) = moved.await {
         return Err(work.sink.fail(error).await);
     }
     work.sink.finish().await?;
@@ -211,6 +207,37 @@ struct Lane {
     /// Why it is taken from the page cache, where it is.
     hot: Option<String>,
     is_used: bool,
+    /// Pieces that have not come yet.
+    left: AtomicUsize,
+}
+
+impl Lane {
+    /// A local file must still be what it was when it was opened: reads of it do not look.
+    async fn look(&self) -> Result<()> {
+        if !self.options.caller_looks {
+            return Ok(());
+        }
+        let (then, now) = (&self.file.meta, self.file.store.head(&self.file.key).await);
+        let changed = |message: &str| {
+            Error::new(ErrorKind::Precondition, "load", message)
+                .at(&self.file.location)
+                .with_hint("load again when whoever writes it is done; replace files by renaming")
+        };
+        match now {
+            Ok(now) if now.version == then.version && now.size == then.size => Ok(()),
+            Ok(_) => Err(changed("the file changed while it was loaded")),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(changed("the file was removed while it was loaded").with_source(error))
+            }
+            Err(error) => Err(error.at(&self.file.location)),
+        }
+    }
+}
+
+/// What is under way at once.
+struct Bounds {
+    window: Window,
+    pieces_max: usize,
 }
 
 async fn lanes(
@@ -219,8 +246,14 @@ async fn lanes(
     options: &LoadOptions,
     sink: &dyn Sink,
     context: &Context,
-) -> Result<(Vec<Lane>, Window)> {
+) -> Result<(Vec<Lane>, Bounds)> {
     let mut lanes = Vec::with_capacity(source.files().len());
+    let mut pieces = vec![0; source.files().len()];
+    for piece in plan.pieces() {
+        if let Some(count) = pieces.get_mut(piece.file) {
+            *count += 1;
+        }
+    }
     for (number, file) in source.files().iter().enumerate() {
         let mut read_options = file.read_options();
         read_options.policy = options.policy;
@@ -230,24 +263,34 @@ async fn lanes(
             key: file.key.clone(),
             options: read_options,
             hot: None,
-            is_used: plan.pieces().iter().any(|piece| piece.file == number),
+            is_used: pieces.get(number).is_some_and(|count| *count > 0),
+            left: AtomicUsize::new(pieces.get(number).copied().unwrap_or_default()),
             file: Arc::clone(file),
         });
     }
     let largest = plan.pieces().iter().map(|piece| piece.span.len()).max();
-    let pieces = |count: usize| largest.unwrap_or(0).saturating_mul(count as u64);
-    let mut window = Window::new(sink.window_bytes(), WINDOW_BYTES_MAX);
+    let bytes_of = |pieces: usize| largest.unwrap_or(0).saturating_mul(pieces as u64);
+    let (mut bytes, mut pieces_max) = (WINDOW_BYTES_MAX, AT_ONCE_MAX);
+    // Checking takes longer than reading; a small window would keep cores idle.
+    let is_checked = lanes.iter().any(|lane| lane.is_used && lane.file.is_checked());
+    let mut is_small = !is_checked;
     if lanes.iter().any(|lane| is_remote(&lane.file.location)) {
-        window = Window::fixed(pieces(context.limits().store_requests_max as usize).max(WINDOW_BYTES_MAX));
+        let requests = context.limits().store_requests_max as usize;
+        (bytes, pieces_max) = (bytes.max(bytes_of(requests)), pieces_max.max(requests));
+        is_small = false;
     }
     if options.policy == PathPolicy::Fastest {
         let threads = hot::divert(&mut lanes, plan, context).await?;
-        if threads > 0 {
-            // Twice as many as there are threads: one is being copied while the next is got ready.
-            window = Window::fixed(pieces(2 * threads).max(WINDOW_BYTES_MAX));
-        }
+        // Twice as many as there are threads: one is being copied while the next is got ready.
+        bytes = bytes.max(bytes_of(2 * threads));
+        is_small &= threads == 0;
     }
-    Ok((lanes, window))
+    let window = if is_small {
+        Window::new(sink.window_bytes(), bytes)
+    } else {
+        Window::fixed(bytes)
+    };
+    Ok((lanes, Bounds { window, pieces_max }))
 }
 
 /// Everything that the tasks of one load share.
@@ -263,14 +306,18 @@ impl Work {
     /// Move all pieces, several at once; after a failure none is begun, and those under way are dropped.
     async fn move_all(
         self: Arc<Self>,
-        mut window: Window,
+        bounds: Bounds,
         clock: &dyn Clock,
         mut moved: impl FnMut(&Ledger),
     ) -> Result<()> {
+        let Bounds {
+            mut window,
+            pieces_max,
+        } = bounds;
         let mut tasks = JoinSet::new();
         let mut pieces = self.plan.pieces().iter().peekable();
         loop {
-            while tasks.len() < AT_ONCE_MAX
+            while tasks.len() < pieces_max
                 && let Some(piece) = pieces.next_if(|piece| window.admits(piece.span.len()))
             {
                 window.take(piece.span.len());
@@ -295,31 +342,28 @@ impl Work {
         }
     }
 
-    /// Local files must still be what they were when they were opened: reads of them do not look.
-    async fn look_again(&self) -> Result<()> {
-        for lane in self
-            .lanes
-            .iter()
-            .filter(|lane| lane.is_used && lane.options.caller_looks)
-        {
-            let (then, now) = (&lane.file.meta, lane.file.store.head(&lane.file.key).await?);
-            if now.version != then.version || now.size != then.size {
-                let message = "the file changed while it was loaded";
-                return Err(Error::new(ErrorKind::Precondition, "load", message)
-                    .at(&lane.file.location)
-                    .with_hint(
-                        "something writes to it; load again when it is done, and replace files by renaming",
-                    ));
-            }
-        }
-        Ok(())
-    }
-
-    /// Move one piece; gives its bytes.
+    /// Move one piece, and look at the file when it was the last of it; gives its bytes.
     async fn run(self: Arc<Self>, index: usize) -> Result<(u64, Ledger)> {
         let lost = || Error::new(ErrorKind::Internal, "load", "a piece belongs to no file");
         let piece = self.plan.pieces().get(index).ok_or_else(lost)?;
         let lane = self.lanes.get(piece.file).ok_or_else(lost)?;
+        match self.move_piece(piece, lane).await {
+            Ok(ledger) => {
+                if lane.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    lane.look().await?;
+                }
+                self.tell(piece.span.len());
+                Ok((piece.span.len(), ledger))
+            }
+            // A file that somebody writes to is not a damaged one.
+            Err(error) => match lane.look().await {
+                Err(changed) if changed.kind() == ErrorKind::Precondition => Err(changed.with_source(error)),
+                _ => Err(error),
+            },
+        }
+    }
+
+    async fn move_piece(&self, piece: &Piece, lane: &Lane) -> Result<Ledger> {
         let hashes = lane.file.hashes.as_ref();
         if hashes.is_none()
             && let Some(mut ledger) = self.sink.fetch(piece, &lane.file, lane.hot.is_some()).await?
@@ -331,8 +375,7 @@ impl Work {
             {
                 ledger.record_downgrade(DataPath::DirectUring, DataPath::Buffered, reason);
             }
-            self.tell(piece.span.len());
-            return Ok((piece.span.len(), ledger));
+            return Ok(ledger);
         }
         let buf = self.sink.lease(piece).await?;
         let read = lane.store.read_into(&lane.key, piece.span, buf, &lane.options);
@@ -350,8 +393,7 @@ impl Work {
                 .map_err(|bad| bad.error(&lane.file.header).at(&lane.file.location))?;
         }
         ledger.merge(&self.sink.accept(piece, done.buf).await?);
-        self.tell(piece.span.len());
-        Ok((piece.span.len(), ledger))
+        Ok(ledger)
     }
 
     fn tell(&self, bytes: u64) {

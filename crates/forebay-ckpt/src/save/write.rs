@@ -130,9 +130,13 @@ pub(super) async fn write(
     let (part_bytes, size) = (source.context.limits().part_bytes, content.segments.end);
     if size <= part_bytes {
         let body: Vec<Buf> = content.segments.list.iter().map(|(_, buf)| buf.clone()).collect();
-        let ids = content.hash(Span::first(size));
-        let ledger = source.store.put(key, body.into(), options).await?.ledger;
-        return Ok(Sent { ids, ledger });
+        let put = source.store.put(key, body.into(), options);
+        let hash = tokio::task::spawn_blocking(move || content.hash(Span::first(size)));
+        let (put, ids) = tokio::join!(put, hash);
+        return Ok(Sent {
+            ids: landed(ids.map(Ok))?,
+            ledger: put?.ledger,
+        });
     }
     let options = PutOptions {
         size_hint: Some(size),
@@ -155,17 +159,19 @@ pub(super) async fn write(
 
 /// Send all parts off, several at once.
 async fn send(pool: &BufPool, upload: &Arc<dyn Upload>, content: Content) -> Result<Sent> {
+    // Asked for once: who may run where can change meanwhile.
+    let threads = threads();
     let work = Arc::new(Work {
         content,
         pool: pool.clone(),
         upload: Arc::clone(upload),
-        turns: Arc::new(Semaphore::new(threads())),
+        turns: Arc::new(Semaphore::new(threads)),
     });
     let mut flight = JoinSet::new();
     let sent = send_each(&mut flight, &work).await;
     // Nobody may write any more when the upload is given up, nor read the caller's memory behind its back.
     flight.shutdown().await;
-    let all = work.turns.acquire_many(threads() as u32).await;
+    let all = work.turns.acquire_many(threads as u32).await;
     drop(all);
     sent
 }
@@ -206,33 +212,38 @@ struct Work {
 
 impl Work {
     async fn send_part(self: Arc<Self>, index: u32, span: Span) -> Result<Sent> {
-        let (part, ids, is_copy) = self.prepare(span).await?;
-        let mut ledger = self.upload.put_part(index, part).await?;
-        if is_copy {
-            let path = ledger.paths.keys().next().copied();
-            ledger.record_copy(path.unwrap_or(DataPath::Memory), span.len());
+        if let Some(part) = self.content.segments.alone(span) {
+            let (put, done) = tokio::join!(
+                self.upload.put_part(index, part),
+                self.prepare(move |content| content.hash(span))
+            );
+            return Ok(Sent {
+                ids: done?,
+                ledger: put?,
+            });
         }
+        let memory = self.pool.lease(span.len() as usize).await??;
+        let prepared =
+            self.prepare(move |content| (content.segments.gather(span, memory), content.hash(span)));
+        let (part, ids) = prepared.await?;
+        let mut ledger = self.upload.put_part(index, part).await?;
+        let path = ledger.paths.keys().next().copied();
+        ledger.record_copy(path.unwrap_or(DataPath::Memory), span.len());
         Ok(Sent { ids, ledger })
     }
 
-    /// A part as one buffer, the hashes of its chunks, and whether it is a copy. By a thread of its own: those that hand requests to disks and wires must not be
-    /// kept from it, or these run dry.
-    async fn prepare(self: &Arc<Self>, span: Span) -> Result<(Buf, Vec<(usize, Digest)>, bool)> {
-        let alone = self.content.segments.alone(span);
-        let memory = match alone {
-            Some(_) => None,
-            None => Some(self.pool.lease(span.len() as usize).await??),
-        };
+    /// Have a thread of its own work on the bytes: those that hand requests to disks and wires must not be kept from it, or these run dry.
+    async fn prepare<T: Send + 'static>(
+        self: &Arc<Self>,
+        prepare: impl FnOnce(&Content) -> T + Send + 'static,
+    ) -> Result<T> {
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let work = Arc::clone(self);
         let prepared = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            let is_copy = memory.is_some();
-            let copy = memory.map(|memory| work.content.segments.gather(span, memory));
-            (copy.or(alone), work.content.hash(span), is_copy)
+            // The turn is over when nothing of the caller's is held any more.
+            let (_turn, work) = (turn, work);
+            prepare(&work.content)
         });
-        let (part, ids, is_copy) = landed(prepared.await.map(Ok))?;
-        let lost = || Error::new(ErrorKind::Internal, "save", "a part has no bytes");
-        Ok((part.ok_or_else(lost)?, ids, is_copy))
+        landed(prepared.await.map(Ok))
     }
 }

@@ -54,11 +54,14 @@ impl OpenFiles {
         policy: PathPolicy,
         version: &str,
     ) -> Option<(Stamp, Arc<File>)> {
-        let kept = self.lock();
-        let found = kept
+        let mut kept = self.lock();
+        let index = kept
             .iter()
-            .find(|kept| kept.path == path && kept.policy == policy && kept.stamp.version() == version)?;
-        Some((found.stamp, Arc::clone(&found.file)))
+            .position(|kept| kept.path == path && kept.policy == policy && kept.stamp.version() == version)?;
+        let found = kept.remove(index)?;
+        let (stamp, file) = (found.stamp, Arc::clone(&found.file));
+        kept.push_back(found);
+        Some((stamp, file))
     }
 
     /// Keep a file open.

@@ -329,13 +329,22 @@ impl Sink for Meddling {
 async fn a_file_that_changed_while_it_was_kept_open_is_noticed() {
     let (dir, context) = (tempfile::tempdir().unwrap(), context());
     let path = dir.path().join("m.safetensors");
-    save_model(&path, &SaveOptions::default(), &context).await;
+    let with_hashes = SaveOptions {
+        hashes: KeepHashes::InHeader,
+        ..SaveOptions::default()
+    };
     let options = LoadOptions {
         policy: PathPolicy::Require(DataPath::Buffered),
         ..LoadOptions::default()
     };
-    for replaced in [false, true] {
-        let source = open(&path, Verify::Off, &context).await.unwrap();
+    for (replaced, verify) in [
+        (false, Verify::Off),
+        (true, Verify::Off),
+        (false, Verify::Require),
+        (true, Verify::Require),
+    ] {
+        save_model(&path, &with_hashes, &context).await;
+        let source = open(&path, verify, &context).await.unwrap();
         load_host(&source, &options, &context).await.unwrap();
         let mut bytes = fs::read(&path).unwrap();
         bytes[5_000] ^= 1;

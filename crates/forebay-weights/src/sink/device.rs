@@ -403,7 +403,10 @@ impl Sink for DeviceSink {
     }
 
     fn window_bytes(&self) -> u64 {
-        WINDOW_BYTES
+        match self.direct.gds() {
+            Some(_) => u64::MAX,
+            None => WINDOW_BYTES,
+        }
     }
 
     async fn prepare(&self, plan: &Arc<Plan>) -> Result<()> {

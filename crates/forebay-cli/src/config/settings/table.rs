@@ -105,7 +105,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         DISK_REQUEST_BYTES_MAX,
         None,
         None,
-        "Most bytes of one disk request; io_uring reads at most 512 KiB at a time."
+        "Most bytes of one disk request; io_uring reads at most 1 MiB at a time."
     ),
     limit!(
         disk_depth,
