@@ -72,8 +72,9 @@ pub(crate) fn write(path: &Path, shape: &Shape, stop: &CancellationToken) -> Res
     let fd = open(path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
     // File systems that cannot reserve are fine.
     let _ = rustix::fs::fallocate(&fd, FallocateFlags::KEEP_SIZE, 0, shape.file_bytes.max(1));
+    let memory = memory(shape)?;
     let meter = Meter::start();
-    run(shape, stop, path, |buf, offset| {
+    run(shape, memory, stop, path, |buf, offset| {
         rustix::io::pwrite(&fd, buf, offset)
     })?;
     rustix::fs::fsync(&fd).map_err(|errno| failed("sync", path, errno))?;
@@ -83,8 +84,9 @@ pub(crate) fn write(path: &Path, shape: &Shape, stop: &CancellationToken) -> Res
 /// Read a file in that shape.
 pub(crate) fn read(path: &Path, shape: &Shape, stop: &CancellationToken) -> Result<Sample> {
     let fd = open(path, OFlags::RDONLY)?;
+    let memory = memory(shape)?;
     let meter = Meter::start();
-    run(shape, stop, path, |buf, offset| {
+    run(shape, memory, stop, path, |buf, offset| {
         rustix::io::pread(&fd, buf, offset)
     })?;
     Ok(meter.stop(shape.bytes()))
@@ -163,8 +165,9 @@ pub(crate) fn copy(from: &Path, to: &Path, shape: &Shape, stop: &CancellationTok
     let source = open(from, OFlags::RDONLY)?;
     let target = open(to, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
     let _ = rustix::fs::fallocate(&target, FallocateFlags::KEEP_SIZE, 0, shape.file_bytes.max(1));
+    let memory = memory(shape)?;
     let meter = Meter::start();
-    run(shape, stop, from, |buf, offset| {
+    run(shape, memory, stop, from, |buf, offset| {
         let count = rustix::io::pread(&source, &mut *buf, offset)?;
         rustix::io::pwrite(&target, &buf[..count], offset)
     })?;
@@ -193,16 +196,29 @@ fn open(path: &Path, flags: OFlags) -> Result<OwnedFd> {
     .map_err(|errno| failed("open", path, errno))
 }
 
+/// A block for each thread, filled. In one piece, so that it lies in large pages: a call of 1 MiB in small ones has more pieces than some disks take at once.
+fn memory(shape: &Shape) -> Result<Vec<AlignedBuf>> {
+    let (block, depth) = (shape.block_bytes as usize, shape.depth.max(1) as usize);
+    let mut rest = AlignedBuf::alloc(block * depth, Pages::default())?;
+    Seed(1).rng().fill(&mut rest);
+    let mut blocks = Vec::with_capacity(depth);
+    for _ in 1..depth {
+        let behind = rest.split_off(block);
+        blocks.push(std::mem::replace(&mut rest, behind));
+    }
+    blocks.push(rest);
+    Ok(blocks)
+}
+
 fn run(
     shape: &Shape,
+    memory: Vec<AlignedBuf>,
     stop: &CancellationToken,
     path: &Path,
     call: impl Fn(&mut [u8], u64) -> rustix::io::Result<usize> + Sync,
 ) -> Result<()> {
     let next = AtomicU64::new(0);
-    let worker = || -> Result<()> {
-        let mut buf = AlignedBuf::alloc(shape.block_bytes as usize, Pages::Small)?;
-        Seed(1).rng().fill(&mut buf);
+    let worker = |mut buf: AlignedBuf| -> Result<()> {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= shape.blocks() {
@@ -224,7 +240,11 @@ fn run(
         }
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..shape.depth.max(1)).map(|_| scope.spawn(worker)).collect();
+        let worker = &worker;
+        let threads: Vec<_> = memory
+            .into_iter()
+            .map(|buf| scope.spawn(move || worker(buf)))
+            .collect();
         threads.into_iter().try_for_each(joined)
     })
 }

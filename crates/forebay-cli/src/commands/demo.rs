@@ -37,8 +37,7 @@ const OBJECTS: u64 = 8;
 /// Sizes are rounded up to this: a whole number of blocks per object.
 const SIZE_STEP: u64 = OBJECTS << 20;
 
-/// How the limit is measured: block size and calls in flight, past the knee of every disk measured. Blocks have large pages: in small ones, a call of 1 MiB has more
-/// pieces than some disks take at once, and the limit would be none.
+/// How the limit is measured: block size and calls in flight, past the knee of every disk measured.
 const LIMIT_BLOCK: u64 = 4 << 20;
 const LIMIT_DEPTH: u64 = 4;
 
