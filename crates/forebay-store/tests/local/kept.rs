@@ -86,6 +86,34 @@ async fn ranges_of_one_version_are_looked_at_once_each_or_by_the_caller() {
     assert_eq!(read(false).await.0.unwrap_err().kind(), ErrorKind::Precondition);
 }
 
+/// More others are read than files are kept open: the one that is read again and again must not be the one that goes.
+#[tokio::test]
+async fn a_file_in_use_stays_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let opens = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&opens);
+    let hooked = Hooked::new().before_name(move |op| {
+        if matches!(op, NameOp::Open { path, how } if how.purpose == Purpose::Read && path.ends_with("a")) {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        None
+    });
+    let (store, context) = hooked_at(dir.path(), hooked);
+    put(&store, "a", &[1; 1000]).await;
+    let options = ReadOptions {
+        version: store.head(&key("a")).await.unwrap().version,
+        ..ReadOptions::default()
+    };
+    for index in 0..100 {
+        let name = format!("f{index}");
+        fs::write(dir.path().join(&name), "x").unwrap();
+        read(&store, &name, Span::first(1)).await.unwrap();
+        let again = store.read(&key("a"), Span::first(10), &options, &context).await;
+        assert_eq!(again.unwrap().0[..], [1; 10]);
+    }
+    assert_eq!(opens.load(Ordering::SeqCst), 1);
+}
+
 #[tokio::test]
 async fn a_file_written_to_in_place_is_not_the_version_that_was_opened() {
     let dir = tempfile::tempdir().unwrap();
