@@ -101,6 +101,7 @@ fn run(cli: Cli, printer: &Arc<Printer>) -> (Printed<Exit>, Option<u8>) {
         Err(ref error) => Err(Error::new(ErrorKind::Internal, "start", error.to_string()).into()),
     };
     runtime.shutdown_timeout(SHUTDOWN_GRACE);
+    forebay_store::remove_drafts(SHUTDOWN_GRACE);
     (
         outcome,
         interrupt.ok().and_then(|interrupt| interrupt.exit_code()),

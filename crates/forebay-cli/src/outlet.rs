@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::app::App;
+use crate::app::{App, interrupted};
 use crate::printer::{Printed, Printer, Stop};
 
 /// Pieces waiting for the thread: one, so that the next is there when the last is out, and memory stays bounded.
@@ -147,7 +147,8 @@ impl Outlet {
 fn serve(mut inbox: mpsc::Receiver<Order>, printer: &Printer, cancel: &CancellationToken) -> Printed {
     while let Some(order) = inbox.blocking_recv() {
         if cancel.is_cancelled() {
-            break;
+            // Whoever ordered may learn of the end of this thread before it learns of the signal.
+            return Err(interrupted().into());
         }
         match order {
             Order::Bytes(bytes) => printer.raw(&bytes)?,

@@ -54,3 +54,4 @@ pub use residency::{is_resident, residency};
 pub use sim::SimEngine;
 pub use socket::set_receive_low_water;
 pub use uring::Uring;
+pub use workers::settle;

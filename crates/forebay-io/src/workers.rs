@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use forebay_core::{Error, Limits, Result};
 use tokio::sync::oneshot;
@@ -11,6 +13,25 @@ use tokio::sync::oneshot;
 use crate::completion::Completion;
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// Jobs of all pools of this process that are queued or running.
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+/// Time between two looks of [`settle`].
+const SETTLE_LOOK: Duration = Duration::from_millis(1);
+
+/// Wait until the calls that were handed to threads have returned, for a process that is about to end: what nobody waits for any more,
+/// such as the removal of a temporary file, would end with it. False when `limit` was over first.
+pub fn settle(limit: Duration) -> bool {
+    let end = Instant::now() + limit;
+    while UNDER_WAY.load(Ordering::Acquire) > 0 {
+        if Instant::now() >= end {
+            return false;
+        }
+        thread::sleep(SETTLE_LOOK);
+    }
+    true
+}
 
 /// A fixed number of threads behind a bounded queue. Submitting to a full queue blocks until a thread takes a job; jobs never submit
 /// jobs, so that always ends. Dropping the pool lets the queued jobs finish.
@@ -77,6 +98,7 @@ impl Shared {
         while queue.jobs.len() >= self.queue_max {
             queue = self.room.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+        UNDER_WAY.fetch_add(1, Ordering::Relaxed);
         queue.jobs.push_back(job);
         self.work.notify_one();
     }
@@ -89,6 +111,7 @@ impl Shared {
                 drop(queue);
                 // A job that panics drops its answer, which tells whoever waits; the thread goes on.
                 drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)));
+                UNDER_WAY.fetch_sub(1, Ordering::Release);
                 queue = self.lock();
             } else if queue.closed {
                 return;

@@ -28,7 +28,7 @@ pub mod wrap;
 
 pub use context::Context;
 pub use ext::{BeginParts, StoreExt};
-pub use local::{ForkHold, LocalStore, hold_for_fork};
+pub use local::{ForkHold, LocalStore, hold_for_fork, remove_drafts};
 pub use memory::MemoryStore;
 pub use open::{open, open_object};
 pub use store::{

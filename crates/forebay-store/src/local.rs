@@ -32,7 +32,7 @@ use forebay_io::{Access, AlignedBuf, Disk, File, FileKind, FileStat, NameOp, Ope
 
 use self::dir_sync::DirSyncs;
 use self::draft::{Draft, Wanted};
-pub use self::draft::{ForkHold, hold_for_fork};
+pub use self::draft::{ForkHold, hold_for_fork, remove_drafts};
 use self::explain::{because, explain, is_not_a_directory};
 use self::open_files::OpenFiles;
 use self::probe::Probed;

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use forebay_core::{Error, ErrorKind, PathPolicy, Result, Seed, Span};
 use forebay_io::{Disk, File, NameOp, OpenHow, RangeLock};
@@ -143,6 +144,16 @@ pub struct ForkHold {
 pub fn hold_for_fork() -> ForkHold {
     ForkHold {
         _paths: in_the_making(),
+    }
+}
+
+/// Remove the temporary files that are still there, when everything that made some was stopped and the process is about to end. Waits up
+/// to `limit` for calls under way: a file whose maker went away while it was being opened is nobody's.
+pub fn remove_drafts(limit: Duration) {
+    forebay_io::settle(limit);
+    for path in in_the_making().drain() {
+        // Most are not there any more, and a next run sweeps those that cannot be removed.
+        drop(std::fs::remove_file(path));
     }
 }
 
