@@ -57,7 +57,7 @@ impl PyUpload {
         let process = state.opened.process();
         let (buf, is_copied) = bytes_of(data, process)?;
         let len = buf.len() as u64;
-        let mut ledger = wait(py, process, state.upload.put_part(index, buf))?;
+        let mut ledger = wait(py, process, state.upload.put_part(index, buf.into()))?;
         if is_copied {
             record_copy(&mut ledger, len);
         }

@@ -37,15 +37,15 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 pub use config::{BLOCK_BYTES_DEFAULT, CacheConfig, FILL_BYTES_DEFAULT, Freshness, Mode};
 use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Location, PathPolicy, Result, Span};
-use forebay_io::{AlignedBuf, Buf, Pages};
+use forebay_io::{AlignedBuf, Pages};
 
 use self::fill::main_path;
 use self::read::Read;
 use self::shared::Shared;
 use crate::context::Context;
 use crate::store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions, Store,
-    Upload,
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, PartBody, PutDone, PutOptions, ReadDone,
+    ReadOptions, Store, Upload,
 };
 
 /// Times a read starts again because the object changed under it; a writer faster than that gets a `Precondition`.
@@ -387,7 +387,7 @@ impl Upload for CacheUpload {
         self.inner.part_bytes()
     }
 
-    async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger> {
+    async fn put_part(&self, index: u32, body: PartBody) -> Result<Ledger> {
         self.inner.put_part(index, body).await
     }
 

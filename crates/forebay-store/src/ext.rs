@@ -146,7 +146,7 @@ async fn send_parts(
                     "more parts than can be numbered",
                 )
             })?;
-            upload.put_part(index, part?).await
+            upload.put_part(index, part?.into()).await
         }
     });
     let mut sends = sends.buffer_unordered(depth);

@@ -32,6 +32,6 @@ pub use local::{ForkHold, LocalStore, hold_for_fork, remove_drafts};
 pub use memory::MemoryStore;
 pub use open::{open, open_object};
 pub use store::{
-    Body, Capabilities, Checksum, Entry, ListOptions, Listing, ObjectMeta, Proof, PutDone, PutMode,
+    Body, Capabilities, Checksum, Entry, ListOptions, Listing, ObjectMeta, PartBody, Proof, PutDone, PutMode,
     PutOptions, ReadDone, ReadOptions, Store, Upload, WriteCheck, is_special_file,
 };

@@ -14,11 +14,11 @@ use bytes::Bytes;
 use forebay_core::{
     Clock, DataPath, Error, ErrorKind, Key, Ledger, Location, Result, Span, SystemClock, crc64nvme,
 };
-use forebay_io::{AlignedBuf, Buf};
+use forebay_io::AlignedBuf;
 use futures::stream::{self, StreamExt};
 
 use crate::store::{
-    Body, Capabilities, Checksum, Entry, ListOptions, Listing, ObjectMeta, Proof, PutDone, PutMode,
+    Body, Capabilities, Checksum, Entry, ListOptions, Listing, ObjectMeta, PartBody, Proof, PutDone, PutMode,
     PutOptions, ReadDone, ReadOptions, Store, Upload, WriteCheck, identity_below,
 };
 
@@ -317,14 +317,14 @@ impl Upload for MemoryUpload {
         PART_BYTES
     }
 
-    async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger> {
-        if body.len() as u64 > PART_BYTES {
+    async fn put_part(&self, index: u32, body: PartBody) -> Result<Ledger> {
+        if body.size() > PART_BYTES {
             return Err(self.refuse("upload", "part is longer than the part size"));
         }
-        let ledger = Ledger::of(DataPath::Memory, body.len() as u64, 1);
+        let ledger = Ledger::of(DataPath::Memory, body.size(), 1);
         match &mut *self.parts() {
             None => return Err(self.refuse("upload", "the upload is over")),
-            Some(parts) => parts.insert(index, Bytes::copy_from_slice(&body)),
+            Some(parts) => parts.insert(index, Bytes::copy_from_slice(body.bytes())),
         };
         Ok(ledger)
     }
@@ -388,6 +388,8 @@ pub(crate) fn check_parts(sizes: impl Iterator<Item = (u32, u64)>, part_bytes: u
 
 #[cfg(test)]
 mod tests {
+    use forebay_io::Buf;
+
     use super::*;
 
     #[test]

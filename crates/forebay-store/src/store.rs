@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forebay_core::{Error, ErrorKind, Key, Ledger, Location, PathPolicy, Result, Span};
+use forebay_core::{Error, ErrorKind, Key, Ledger, Location, PathPolicy, Result, Span, crc64nvme};
 use forebay_io::{AlignedBuf, Buf, Class};
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
@@ -367,6 +367,48 @@ pub(crate) fn identity_below(identity: &str, key: &Key) -> String {
     below
 }
 
+/// The bytes of a part, and their CRC-64/NVME where whoever made them knows it: nobody has to read them again for it.
+#[derive(Debug, Clone)]
+pub struct PartBody {
+    bytes: Buf,
+    crc64nvme: Option<u64>,
+}
+
+impl PartBody {
+    /// Bytes whose checksum was made while they were.
+    pub fn summed(bytes: Buf, crc64nvme: u64) -> Self {
+        Self {
+            bytes,
+            crc64nvme: Some(crc64nvme),
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &Buf {
+        &self.bytes
+    }
+
+    /// How many.
+    pub fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Their checksum, made now if it is not known yet.
+    pub fn crc64nvme(&mut self) -> u64 {
+        let bytes = &self.bytes;
+        *self.crc64nvme.get_or_insert_with(|| crc64nvme(bytes))
+    }
+}
+
+impl From<Buf> for PartBody {
+    fn from(bytes: Buf) -> Self {
+        Self {
+            bytes,
+            crc64nvme: None,
+        }
+    }
+}
+
 /// An object being written in parts. Nothing is visible before `complete` returns; dropping it without `complete` gives up.
 #[async_trait]
 pub trait Upload: fmt::Debug + Send + Sync {
@@ -374,7 +416,7 @@ pub trait Upload: fmt::Debug + Send + Sync {
     fn part_bytes(&self) -> u64;
 
     /// Write part `index` (from 0). Parts may go in any order and side by side; a failed one may be tried again.
-    async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger>;
+    async fn put_part(&self, index: u32, body: PartBody) -> Result<Ledger>;
 
     /// What [`Store::resume_upload`] needs to go on with this upload in another process: the parts written so far, never a
     /// credential. `None` where uploads do not outlive the process.

@@ -258,7 +258,7 @@ async fn work(store: &LocalStore, scenario: &Scenario) -> Vec<Result<()>> {
 async fn upload(store: &LocalStore, bytes: &[u8]) -> Result<()> {
     let upload = store.upload(&key(NAMES[0]), &PutOptions::default()).await?;
     let parts = bytes.chunks(upload.part_bytes() as usize).enumerate().rev();
-    let puts = parts.map(|(index, part)| upload.put_part(index as u32, Buf::copy_of(part).unwrap()));
+    let puts = parts.map(|(index, part)| upload.put_part(index as u32, Buf::copy_of(part).unwrap().into()));
     for result in join_all(puts).await {
         result?;
     }

@@ -304,7 +304,10 @@ async fn server_writes_get_over_faults_that_pass() {
                 let bytes = pattern(5000, 3);
                 put(store, "small", &bytes).await.unwrap();
                 let upload = store.upload(&key("large"), &PutOptions::default()).await.unwrap();
-                upload.put_part(0, Buf::copy_of(&bytes).unwrap()).await.unwrap();
+                upload
+                    .put_part(0, Buf::copy_of(&bytes).unwrap().into())
+                    .await
+                    .unwrap();
                 let done = upload.complete().await.unwrap();
                 assert_eq!(done.crc64nvme, crc64nvme(&bytes), "{fault:?}");
                 for name in ["small", "large"] {
@@ -358,7 +361,10 @@ async fn server_a_lost_reply_to_a_conditional_write_is_no_defeat() {
         }
         if capabilities.upload_if_absent.is_shown() {
             let upload = store.upload(&key("large"), &options).await.unwrap();
-            upload.put_part(0, Buf::copy_of(&bytes).unwrap()).await.unwrap();
+            upload
+                .put_part(0, Buf::copy_of(&bytes).unwrap().into())
+                .await
+                .unwrap();
             upload.complete().await.unwrap();
             assert!(read(store, "large", 0..3000).await.unwrap() == bytes);
         }

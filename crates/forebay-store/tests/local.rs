@@ -362,7 +362,10 @@ async fn leftovers_of_dead_writers_are_removed_and_those_of_living_ones_are_not(
     let (other, _) = store_at(dir.path());
     assert_eq!(names(&other, "", true).await, ["a"]);
     assert_eq!(temps(dir.path()), temp);
-    upload.put_part(0, Buf::copy_of(b"y").unwrap()).await.unwrap();
+    upload
+        .put_part(0, Buf::copy_of(b"y").unwrap().into())
+        .await
+        .unwrap();
     upload.complete().await.unwrap();
     assert_eq!(names(&store, "", true).await, ["a", "b"]);
     assert!(temps(dir.path()).is_empty());
@@ -625,7 +628,7 @@ async fn a_full_disk_is_told_and_the_old_content_stays() {
     let part = Buf::copy_of(&vec![3; upload.part_bytes() as usize]).unwrap();
     let mut failed = None;
     for index in 0..100 {
-        if let Err(error) = upload.put_part(index, part.clone()).await {
+        if let Err(error) = upload.put_part(index, part.clone().into()).await {
             failed = Some(error.kind());
             break;
         }

@@ -166,7 +166,10 @@ async fn actual(store: &dyn Store, step: &Step, part_bytes: usize) -> Answer {
                 .upload(&key(NAMES[name]), &PutOptions::default())
                 .await
                 .unwrap();
-            upload.put_part(0, Buf::copy_of(b"never").unwrap()).await.unwrap();
+            upload
+                .put_part(0, Buf::copy_of(b"never").unwrap().into())
+                .await
+                .unwrap();
             upload.abort().await.map(|()| String::new())
         }
         Step::Delete(name) => store.delete(&key(NAMES[name])).await.map(|()| String::new()),
@@ -210,7 +213,7 @@ async fn upload(
         parts.reverse();
     }
     for (index, part) in parts {
-        upload.put_part(index as u32, Buf::copy_of(part)?).await?;
+        upload.put_part(index as u32, Buf::copy_of(part)?.into()).await?;
     }
     upload.complete().await
 }

@@ -196,7 +196,7 @@ async fn equal_content_after_a_failed_try_makes_no_second_winner() {
     let (store, _, below) = flaky(plan(Op::Complete, When::First(1), DOWN), &context);
     let upload = store.upload(&key("a"), &absent()).await.unwrap();
     upload
-        .put_part(0, Buf::copy_of(b"marker").unwrap())
+        .put_part(0, Buf::copy_of(b"marker").unwrap().into())
         .await
         .unwrap();
     put(&*below, "a", b"marker").await;
@@ -209,7 +209,10 @@ async fn a_lost_reply_to_a_conditional_completion_is_no_defeat() {
     let context = context();
     let (store, _, below) = flaky(plan(Op::Complete, When::First(1), LOST), &context);
     let upload = store.upload(&key("a"), &absent()).await.unwrap();
-    upload.put_part(0, Buf::copy_of(b"mine").unwrap()).await.unwrap();
+    upload
+        .put_part(0, Buf::copy_of(b"mine").unwrap().into())
+        .await
+        .unwrap();
     assert_eq!(upload.complete().await.unwrap().size, 4);
     assert_eq!(get(&*below, "a", &context).await.unwrap().0, b"mine");
 }
@@ -225,7 +228,7 @@ async fn a_lost_reply_to_complete_is_found_out() {
     for (index, part) in bytes.chunks(upload.part_bytes() as usize).enumerate() {
         ledger.merge(
             &upload
-                .put_part(index as u32, Buf::copy_of(part).unwrap())
+                .put_part(index as u32, Buf::copy_of(part).unwrap().into())
                 .await
                 .unwrap(),
         );
@@ -245,7 +248,10 @@ async fn a_completion_that_never_happened_is_an_error() {
     let (store, _, below) = flaky(plan(Op::Complete, When::Always, DOWN), &context);
     put(&*below, "a", b"old").await;
     let upload = store.upload(&key("a"), &PutOptions::default()).await.unwrap();
-    upload.put_part(0, Buf::copy_of(b"new").unwrap()).await.unwrap();
+    upload
+        .put_part(0, Buf::copy_of(b"new").unwrap().into())
+        .await
+        .unwrap();
     assert_eq!(
         upload.complete().await.unwrap_err().kind(),
         ErrorKind::Unavailable
@@ -338,7 +344,10 @@ async fn counts_are_by_operation() {
     get(&store, "a", &context).await.unwrap();
     store.head(&key("missing")).await.unwrap_err();
     let upload = store.upload(&key("b"), &PutOptions::default()).await.unwrap();
-    upload.put_part(0, Buf::copy_of(&[2; 10]).unwrap()).await.unwrap();
+    upload
+        .put_part(0, Buf::copy_of(&[2; 10]).unwrap().into())
+        .await
+        .unwrap();
     upload.complete().await.unwrap();
     names(&store).await;
     let counts = store.counts();

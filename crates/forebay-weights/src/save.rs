@@ -326,7 +326,10 @@ impl Writing<'_> {
     async fn send_part(&self, part: Span, index: u32, mut buf: AlignedBuf) -> Result<(Ledger, Vec<RunCrc>)> {
         let len = part.len() as usize;
         let runs = self.fill(part, buf.get_mut(..len).unwrap_or_default())?;
-        let ledger = self.upload.put_part(index, buf.freeze().slice(..len)).await?;
+        let ledger = self
+            .upload
+            .put_part(index, buf.freeze().slice(..len).into())
+            .await?;
         Ok((ledger, runs))
     }
 

@@ -69,7 +69,8 @@ impl Writer {
         }
         let (upload, index) = (Arc::clone(&self.upload), self.index);
         let buf = part.freeze().slice(..self.filled);
-        self.sends.spawn(async move { upload.put_part(index, buf).await });
+        self.sends
+            .spawn(async move { upload.put_part(index, buf.into()).await });
         self.index = self.index.checked_add(1).ok_or_else(|| {
             Error::new(
                 ErrorKind::LimitExceeded,

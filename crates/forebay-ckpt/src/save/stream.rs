@@ -133,7 +133,7 @@ impl<'a> PartWriter<'a> {
         // A task of its own, so that it goes on while nobody asks: memory for the next part may be what it holds.
         self.flight.spawn(async move {
             let len = body.len() as u64;
-            let mut ledger = upload.put_part(index, body).await?;
+            let mut ledger = upload.put_part(index, body.into()).await?;
             let path = ledger.paths.keys().next().copied();
             ledger.record_copy(path.unwrap_or(DataPath::Memory), len);
             Ok(ledger)

@@ -214,7 +214,7 @@ impl Work {
     async fn send_part(self: Arc<Self>, index: u32, span: Span) -> Result<Sent> {
         if let Some(part) = self.content.segments.alone(span) {
             let (put, done) = tokio::join!(
-                self.upload.put_part(index, part),
+                self.upload.put_part(index, part.into()),
                 self.prepare(move |content| content.hash(span))
             );
             return Ok(Sent {
@@ -226,7 +226,7 @@ impl Work {
         let prepared =
             self.prepare(move |content| (content.segments.gather(span, memory), content.hash(span)));
         let (part, ids) = prepared.await?;
-        let mut ledger = self.upload.put_part(index, part).await?;
+        let mut ledger = self.upload.put_part(index, part.into()).await?;
         let path = ledger.paths.keys().next().copied();
         ledger.record_copy(path.unwrap_or(DataPath::Memory), span.len());
         Ok(Sent { ids, ledger })

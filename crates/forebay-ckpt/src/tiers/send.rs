@@ -166,7 +166,7 @@ impl Way<'_> {
         let sends = stream::iter(0u32..).zip(parts).map(|(index, part)| async move {
             let (buf, mut ledger) = part?;
             let bytes = buf.len() as u64;
-            ledger.merge(&upload.put_part(index, buf).await?);
+            ledger.merge(&upload.put_part(index, buf.into()).await?);
             (self.tell)(bytes);
             Ok::<_, Error>(ledger)
         });

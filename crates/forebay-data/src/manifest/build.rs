@@ -193,7 +193,8 @@ impl Outgoing {
         let mut sent = 0;
         while self.pending.len() - sent >= part_bytes {
             let part = Buf::copy_of(&self.pending[sent..sent + part_bytes])?;
-            self.ledger.merge(&upload.put_part(self.parts, part).await?);
+            self.ledger
+                .merge(&upload.put_part(self.parts, part.into()).await?);
             self.parts += 1;
             sent += part_bytes;
         }
@@ -236,7 +237,8 @@ impl Outgoing {
         };
         if !self.pending.is_empty() {
             let part = Buf::copy_of(&self.pending)?;
-            self.ledger.merge(&upload.put_part(self.parts, part).await?);
+            self.ledger
+                .merge(&upload.put_part(self.parts, part.into()).await?);
         }
         upload.complete().await.map(drop)
     }

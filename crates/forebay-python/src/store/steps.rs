@@ -86,7 +86,7 @@ async fn send_parts(upload: &dyn Upload, from: Pinned<'_>, process: &Process) ->
         {
             starts.next();
             let part = copied(from, start, len, buf)?;
-            sends.push(upload.put_part(index, part));
+            sends.push(upload.put_part(index, part.into()));
         }
         let Some(sent) = sends.next().await else {
             break;

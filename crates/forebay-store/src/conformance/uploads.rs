@@ -34,14 +34,14 @@ fn content(upload: &Arc<dyn Upload>, full_parts: usize, seed: u64) -> Verdict<(V
 pub(super) async fn any_order(suite: &Suite) -> Verdict {
     let upload = begin(suite, "dir/object").await?;
     let (bytes, parts) = content(&upload, 3, 1)?;
-    let mut ledger = upload.put_part(3, parts[3].clone()).await?;
+    let mut ledger = upload.put_part(3, parts[3].clone().into()).await?;
     ensure!(
         suite.is_absent("dir/object").await?,
         "an upload is visible after its last part"
     );
     let rest = [1u32, 0, 2].into_iter().map(|index| {
         let (upload, part) = (Arc::clone(&upload), parts[index as usize].clone());
-        async move { upload.put_part(index, part).await }
+        async move { upload.put_part(index, part.into()).await }
     });
     for part in try_join_all(rest).await? {
         ledger.merge(&part);
@@ -84,7 +84,7 @@ pub(super) async fn any_order(suite: &Suite) -> Verdict {
 
 pub(super) async fn one_small_part(suite: &Suite) -> Verdict {
     let upload = begin(suite, "object").await?;
-    upload.put_part(0, Buf::copy_of(b"small")?).await?;
+    upload.put_part(0, Buf::copy_of(b"small")?.into()).await?;
     upload.complete().await?;
     ensure!(
         suite.get("object").await? == b"small",
@@ -97,11 +97,11 @@ pub(super) async fn part_again(suite: &Suite) -> Verdict {
     let upload = begin(suite, "object").await?;
     let (bytes, parts) = content(&upload, 1, 2)?;
     let (_, others) = content(&upload, 1, 3)?;
-    upload.put_part(0, others[0].clone()).await?;
+    upload.put_part(0, others[0].clone().into()).await?;
     // The last part may even have been longer before.
-    upload.put_part(1, others[0].clone()).await?;
-    upload.put_part(1, parts[1].clone()).await?;
-    upload.put_part(0, parts[0].clone()).await?;
+    upload.put_part(1, others[0].clone().into()).await?;
+    upload.put_part(1, parts[1].clone().into()).await?;
+    upload.put_part(0, parts[0].clone().into()).await?;
     let done = upload.complete().await?;
     ensure!(
         done.crc64nvme == crc64nvme(&bytes),
@@ -117,8 +117,8 @@ pub(super) async fn part_again(suite: &Suite) -> Verdict {
 pub(super) async fn gap(suite: &Suite) -> Verdict {
     let upload = begin(suite, "object").await?;
     let (_, parts) = content(&upload, 1, 4)?;
-    upload.put_part(0, parts[0].clone()).await?;
-    upload.put_part(2, parts[1].clone()).await?;
+    upload.put_part(0, parts[0].clone().into()).await?;
+    upload.put_part(2, parts[1].clone().into()).await?;
     expect_error(
         "completing with a gap",
         upload.complete().await,
@@ -135,8 +135,8 @@ pub(super) async fn gap(suite: &Suite) -> Verdict {
 
 pub(super) async fn short_part(suite: &Suite) -> Verdict {
     let upload = begin(suite, "object").await?;
-    let short = upload.put_part(0, Buf::copy_of(b"short")?).await;
-    let last = upload.put_part(1, Buf::copy_of(b"last")?).await;
+    let short = upload.put_part(0, Buf::copy_of(b"short")?.into()).await;
+    let last = upload.put_part(1, Buf::copy_of(b"last")?.into()).await;
     let done = upload.complete().await;
     let results = [short.map(drop), last.map(drop), done.map(drop)];
     let refused = results.into_iter().find_map(Result::err).map_or(Ok(()), Err);
@@ -159,7 +159,7 @@ pub(super) async fn long_part(suite: &Suite) -> Verdict {
     let long = Buf::copy_of(&pattern(5, upload.part_bytes() as usize + 1))?;
     expect_error(
         "a part that is too long",
-        upload.put_part(0, long).await,
+        upload.put_part(0, long.into()).await,
         ErrorKind::InvalidInput,
         "object",
     )?;
@@ -171,14 +171,14 @@ pub(super) async fn give_up(suite: &Suite) -> Verdict {
     let upload = begin(suite, "dir/object").await?;
     let (_, parts) = content(&upload, 1, 6)?;
     for (index, part) in parts.iter().enumerate() {
-        upload.put_part(index as u32, part.clone()).await?;
+        upload.put_part(index as u32, part.clone().into()).await?;
     }
     upload.abort().await?;
     ensure!(
         suite.is_absent("dir/object").await?,
         "an upload that was given up is visible"
     );
-    let part = upload.put_part(0, parts[0].clone()).await;
+    let part = upload.put_part(0, parts[0].clone().into()).await;
     ensure!(
         part.is_err(),
         "a part was taken after the upload was given up: {part:?}"
@@ -200,7 +200,9 @@ pub(super) async fn dropped(suite: &Suite) -> Verdict {
     suite.put("kept", b"old").await?;
     for name in ["object", "kept"] {
         let upload = begin(suite, name).await?;
-        upload.put_part(0, Buf::copy_of(b"never completed")?).await?;
+        upload
+            .put_part(0, Buf::copy_of(b"never completed")?.into())
+            .await?;
         drop(upload);
     }
     ensure!(
@@ -219,7 +221,7 @@ pub(super) async fn replaces_at_the_end(suite: &Suite) -> Verdict {
     let upload = begin(suite, "object").await?;
     let (bytes, parts) = content(&upload, 1, 7)?;
     for (index, part) in parts.into_iter().enumerate() {
-        upload.put_part(index as u32, part).await?;
+        upload.put_part(index as u32, part.into()).await?;
         ensure!(
             suite.get("object").await? == b"old",
             "an upload shows before it is complete"
@@ -241,7 +243,7 @@ pub(super) async fn absent(suite: &Suite) -> Verdict {
     let upload_new = async |name: &str| -> Result<(), Error> {
         let key = suite.base.join(&forebay_core::Key::parse(name)?);
         let upload = suite.store.upload(&key, &options).await?;
-        upload.put_part(0, Buf::copy_of(b"new")?).await?;
+        upload.put_part(0, Buf::copy_of(b"new")?.into()).await?;
         upload.complete().await.map(drop)
     };
     suite.put("object", b"old").await?;
@@ -275,9 +277,9 @@ pub(super) async fn absent(suite: &Suite) -> Verdict {
 
 pub(super) async fn over(suite: &Suite) -> Verdict {
     let upload = begin(suite, "object").await?;
-    upload.put_part(0, Buf::copy_of(b"content")?).await?;
+    upload.put_part(0, Buf::copy_of(b"content")?.into()).await?;
     upload.complete().await?;
-    let again = upload.put_part(0, Buf::copy_of(b"changed")?).await;
+    let again = upload.put_part(0, Buf::copy_of(b"changed")?.into()).await;
     ensure!(
         again.is_err(),
         "a part was taken after the upload was complete: {again:?}"

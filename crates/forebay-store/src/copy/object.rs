@@ -267,7 +267,7 @@ impl Transfer {
             let _permit = shared.requests.acquire().await.map_err(|_| stopped())?;
             let (body, mut ledger) = read(&shared, &meta, Span::new(start, end)?).await?;
             let sums = Sums::of(&body, meta.checksum);
-            ledger.merge(&upload.put_part(index, body).await?);
+            ledger.merge(&upload.put_part(index, body.into()).await?);
             shared.progress.moved(sums.len);
             Ok((index, sums, ledger))
         }

@@ -152,7 +152,7 @@ async fn try_parts(store: &LocalStore) -> Result<(Proof, Proof)> {
         store.upload(&key, &options).await?,
     );
     for upload in [&first, &second] {
-        upload.put_part(0, Buf::copy_of(b"parts")?).await?;
+        upload.put_part(0, Buf::copy_of(b"parts")?.into()).await?;
     }
     let hidden = store.head(&key).await.is_err();
     let done = first.complete().await?;

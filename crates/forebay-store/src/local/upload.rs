@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use forebay_core::{Crc64Nvme, Error, ErrorKind, Ledger, Result, crc64nvme};
-use forebay_io::{Access, Buf};
+use forebay_io::Access;
 use tokio::sync::RwLock;
 
 use super::draft::{Draft, Wanted};
 use super::explain::explain;
 use super::{Shared, sweep};
 use crate::memory::check_parts;
-use crate::store::{PutDone, PutOptions, Upload, WriteCheck};
+use crate::store::{PartBody, PutDone, PutOptions, Upload, WriteCheck};
 
 /// Parts begin at multiples of this, so that direct files take them; more where the file wants more.
 const PART_ALIGN: u64 = 4096;
@@ -106,8 +106,8 @@ impl Upload for LocalUpload {
         self.part_bytes
     }
 
-    async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger> {
-        let len = body.len() as u64;
+    async fn put_part(&self, index: u32, mut body: PartBody) -> Result<Ledger> {
+        let len = body.size();
         if len > self.part_bytes {
             let message = format!("part of {len} bytes, but parts have {}", self.part_bytes);
             return Err(self.refuse("upload", message));
@@ -123,9 +123,9 @@ impl Upload for LocalUpload {
             // One write of a part at a time, or two tries would mix.
             let mut part = part.lock().await;
             *part = None;
-            // Summed up while the disk is at it.
-            let written = disk.write_at(draft.file(), offset, body.clone(), class);
-            let (written, crc) = tokio::join!(written, async { crc64nvme(&body) });
+            // Where it is not known, summed up while the disk is at it.
+            let written = disk.write_at(draft.file(), offset, body.bytes().clone(), class);
+            let (written, crc) = tokio::join!(written, async { body.crc64nvme() });
             let ledger = written?;
             *part = Some((len, crc));
             Ok(Some(ledger))

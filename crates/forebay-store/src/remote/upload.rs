@@ -13,7 +13,6 @@ use async_trait::async_trait;
 use forebay_core::{
     Crc64Nvme, DataPath, Error, ErrorKind, Key, Ledger, Limits, Location, Result, Retry, crc64nvme,
 };
-use forebay_io::Buf;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{PutMultipartOptions, PutPayload};
@@ -22,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::RemoteStore;
 use super::failure::Failure;
 use super::write::{Absent, exists, is_refusal, told, written_by};
-use crate::store::{PutDone, PutMode, PutOptions, Upload};
+use crate::store::{PartBody, PutDone, PutMode, PutOptions, Upload};
 
 /// Smallest part but the last that S3 takes.
 const PART_BYTES_MIN: u64 = 5 << 20;
@@ -180,20 +179,20 @@ impl RemoteUpload {
         error.at(&self.location)
     }
 
-    async fn write_part(&self, index: u32, body: Buf) -> Result<Ledger> {
+    async fn write_part(&self, index: u32, mut body: PartBody) -> Result<Ledger> {
         let refuse = |kind, what: String| Err(Error::new(kind, "upload", what));
         if u64::from(index) >= PARTS_MAX {
             let what = format!("part {index} is beyond the {PARTS_MAX} parts an object may have");
             return refuse(ErrorKind::LimitExceeded, what);
         }
-        let len = body.len() as u64;
+        let len = body.size();
         if len > self.part_bytes {
             let what = format!("part of {len} bytes, parts have {}", self.part_bytes);
             return refuse(ErrorKind::InvalidInput, what);
         }
-        let crc64nvme = crc64nvme(&body);
+        let crc64nvme = body.crc64nvme();
         self.store.count("put_part");
-        let payload = PutPayload::from(body.into_bytes());
+        let payload = PutPayload::from(body.bytes().clone().into_bytes());
         let PartId { content_id } = self
             .parts_api
             .put_part(&self.path, &self.upload, index as usize, payload)
@@ -294,7 +293,7 @@ impl Upload for RemoteUpload {
         self.part_bytes
     }
 
-    async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger> {
+    async fn put_part(&self, index: u32, body: PartBody) -> Result<Ledger> {
         self.write_part(index, body).await.map_err(|error| self.at(error))
     }
 

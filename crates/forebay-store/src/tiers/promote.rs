@@ -208,7 +208,7 @@ pub(super) async fn copy_object(
         let done = from.read_into(&meta.key, span, buf, &read).await?;
         let part = done.buf.freeze().slice(..span.len() as usize);
         crc.update(&part);
-        ledger.merge(&upload.put_part(index, part).await?);
+        ledger.merge(&upload.put_part(index, part.into()).await?);
     }
     if let Some(Checksum::Crc64Nvme(expected)) = meta.checksum
         && expected != crc.value()

@@ -5,11 +5,10 @@ use std::sync::atomic::AtomicBool;
 
 use async_trait::async_trait;
 use forebay_core::{Key, Ledger, Result};
-use forebay_io::Buf;
 
 use super::promote::copy_object;
 use super::{Shared, WritePolicy};
-use crate::store::{PutDone, PutMode, PutOptions, Upload};
+use crate::store::{PartBody, PutDone, PutMode, PutOptions, Upload};
 
 /// The upload as it is, or one that brings the other tiers along.
 pub(super) fn wrap(
@@ -47,7 +46,7 @@ impl Upload for AllUpload {
         self.inner.part_bytes()
     }
 
-    async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger> {
+    async fn put_part(&self, index: u32, body: PartBody) -> Result<Ledger> {
         self.inner.put_part(index, body).await
     }
 

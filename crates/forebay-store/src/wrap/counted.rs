@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use forebay_core::{Key, Ledger, Location, Result, Span};
-use forebay_io::{AlignedBuf, Buf};
+use forebay_io::AlignedBuf;
 use futures::stream::StreamExt;
 
 use super::Op;
 use crate::store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions, Store,
-    Upload,
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, PartBody, PutDone, PutOptions, ReadDone,
+    ReadOptions, Store, Upload,
 };
 
 /// A store whose requests are counted; clones share the count.
@@ -202,9 +202,9 @@ impl Upload for CountedUpload {
         self.inner.part_bytes()
     }
 
-    async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger> {
+    async fn put_part(&self, index: u32, body: PartBody) -> Result<Ledger> {
         self.counters.asked(Op::Part);
-        let size = body.len() as u64;
+        let size = body.size();
         let result = self.inner.put_part(index, body).await;
         self.counters.done(Op::Part, result, size)
     }

@@ -15,8 +15,8 @@ use futures::stream::{self, StreamExt};
 
 use super::Op;
 use crate::store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions, Store,
-    Upload,
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, PartBody, PutDone, PutOptions, ReadDone,
+    ReadOptions, Store, Upload,
 };
 
 /// What goes wrong.
@@ -332,10 +332,10 @@ impl Upload for FaultyUpload {
         self.inner.part_bytes()
     }
 
-    async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger> {
+    async fn put_part(&self, index: u32, body: PartBody) -> Result<Ledger> {
         let hit = self.faults.hit(Op::Part);
-        let body = self.faults.damaged(hit, body)?;
-        let call = self.inner.put_part(index, body);
+        let body = self.faults.damaged(hit, body.bytes().clone())?;
+        let call = self.inner.put_part(index, body.into());
         self.faults.call(Op::Part, hit, &self.place, call).await
     }
 

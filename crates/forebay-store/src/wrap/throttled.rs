@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use forebay_core::{Clock, Error, ErrorKind, Key, Ledger, Location, Result, Span};
-use forebay_io::{AlignedBuf, Buf};
+use forebay_io::AlignedBuf;
 use futures::stream::{self, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions, Store,
-    Upload,
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, PartBody, PutDone, PutOptions, ReadDone,
+    ReadOptions, Store, Upload,
 };
 
 /// What an idle store saves up: a tenth of a second's bytes.
@@ -189,8 +189,8 @@ impl Upload for ThrottledUpload {
         self.inner.part_bytes()
     }
 
-    async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger> {
-        let _permit = self.valve.pass(body.len() as u64).await?;
+    async fn put_part(&self, index: u32, body: PartBody) -> Result<Ledger> {
+        let _permit = self.valve.pass(body.size()).await?;
         self.inner.put_part(index, body).await
     }
 

@@ -11,8 +11,8 @@ use forebay_io::{AlignedBuf, Buf};
 use futures::StreamExt;
 
 use forebay_store::{
-    Body, Capabilities, Entry, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions,
-    Store, Upload, WriteCheck,
+    Body, Capabilities, Entry, ListOptions, Listing, ObjectMeta, PartBody, PutDone, PutOptions, ReadDone,
+    ReadOptions, Store, Upload, WriteCheck,
 };
 use tokio::sync::Semaphore;
 
@@ -262,14 +262,17 @@ impl Upload for OddUpload {
         self.kept.inner.part_bytes()
     }
 
-    async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger> {
+    async fn put_part(&self, index: u32, body: PartBody) -> Result<Ledger> {
         if self.kept.id < load(&self.oddity.forgotten_below) {
             return Err(Error::new(ErrorKind::NotFound, "upload", "no such upload"));
         }
         self.oddity.write().await?;
         self.oddity.parts.fetch_add(1, Ordering::SeqCst);
         self.sent.lock().unwrap().push(index);
-        self.kept.inner.put_part(index, self.oddity.tampered(&body)).await
+        self.kept
+            .inner
+            .put_part(index, self.oddity.tampered(body.bytes()).into())
+            .await
     }
 
     fn checkpoint(&self) -> Option<serde_json::Value> {

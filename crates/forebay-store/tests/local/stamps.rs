@@ -54,7 +54,10 @@ async fn writes_tell_the_version_that_readers_see() {
         assert_eq!(store.head(&key(name)).await.unwrap().version, done.version);
     }
     let upload = store.upload(&key("c"), &PutOptions::default()).await.unwrap();
-    upload.put_part(0, Buf::copy_of(b"part").unwrap()).await.unwrap();
+    upload
+        .put_part(0, Buf::copy_of(b"part").unwrap().into())
+        .await
+        .unwrap();
     let done = upload.complete().await.unwrap();
     assert_eq!(store.head(&key("c")).await.unwrap().version, done.version);
 }

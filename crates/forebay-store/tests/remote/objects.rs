@@ -250,8 +250,11 @@ async fn upload_parts(
     let piece =
         |index: usize| Buf::copy_of(&bytes[index * part..bytes.len().min((index + 1) * part)]).unwrap();
     // The last part first, the others side by side.
-    upload.put_part(2, piece(2)).await.unwrap();
-    let (one, zero) = tokio::join!(upload.put_part(1, piece(1)), upload.put_part(0, piece(0)));
+    upload.put_part(2, piece(2).into()).await.unwrap();
+    let (one, zero) = tokio::join!(
+        upload.put_part(1, piece(1).into()),
+        upload.put_part(0, piece(0).into())
+    );
     one.unwrap();
     zero.unwrap();
     assert_eq!(
@@ -308,7 +311,7 @@ async fn server_an_upload_is_resumed_by_another_process() {
         let part = upload.part_bytes() as usize;
         let bytes = pattern(part + 77, 6);
         upload
-            .put_part(0, Buf::copy_of(&bytes[..part]).unwrap())
+            .put_part(0, Buf::copy_of(&bytes[..part]).unwrap().into())
             .await
             .unwrap();
         let state = upload.checkpoint().unwrap();
@@ -325,7 +328,7 @@ async fn server_an_upload_is_resumed_by_another_process() {
             .await
             .unwrap();
         upload
-            .put_part(1, Buf::copy_of(&bytes[part..]).unwrap())
+            .put_part(1, Buf::copy_of(&bytes[part..]).unwrap().into())
             .await
             .unwrap();
         let done = upload.complete().await.unwrap();
@@ -335,7 +338,7 @@ async fn server_an_upload_is_resumed_by_another_process() {
         let stale = store.resume_upload(&key("big"), state, &options).await.unwrap();
         let body = Buf::copy_of(&bytes[part..]).unwrap();
         assert_eq!(
-            stale.put_part(1, body).await.unwrap_err().kind(),
+            stale.put_part(1, body.into()).await.unwrap_err().kind(),
             ErrorKind::NotFound
         );
         for nonsense in [serde_json::json!({}), serde_json::json!({"version": 9})] {
@@ -354,7 +357,10 @@ async fn an_upload_that_is_dropped_or_aborted_leaves_nothing() {
     let context = context();
     let store = Server::of_origin(&origin).store("drop", &context).await;
     let upload = store.upload(&key("x"), &PutOptions::default()).await.unwrap();
-    upload.put_part(0, Buf::copy_of(b"part").unwrap()).await.unwrap();
+    upload
+        .put_part(0, Buf::copy_of(b"part").unwrap().into())
+        .await
+        .unwrap();
     assert_eq!(origin.uploads(), 1);
     drop(upload);
     while origin.uploads() > 0 {
@@ -376,20 +382,20 @@ async fn parts_that_do_not_fit_are_refused() {
     let body = |len| Buf::copy_of(&vec![0; len]).unwrap();
     let kind = |result: forebay_core::Result<forebay_core::Ledger>| result.unwrap_err().kind();
     assert_eq!(
-        kind(upload.put_part(0, body(part + 1)).await),
+        kind(upload.put_part(0, body(part + 1).into()).await),
         ErrorKind::InvalidInput
     );
     assert_eq!(
-        kind(upload.put_part(10_000, body(1)).await),
+        kind(upload.put_part(10_000, body(1).into()).await),
         ErrorKind::LimitExceeded
     );
-    upload.put_part(1, body(1)).await.unwrap();
+    upload.put_part(1, body(1).into()).await.unwrap();
     assert_eq!(
         upload.complete().await.unwrap_err().kind(),
         ErrorKind::InvalidInput,
         "part 0 is missing"
     );
-    upload.put_part(0, body(1)).await.unwrap();
+    upload.put_part(0, body(1).into()).await.unwrap();
     assert_eq!(
         upload.complete().await.unwrap_err().kind(),
         ErrorKind::InvalidInput,
@@ -443,7 +449,10 @@ async fn server_only_one_of_many_writers_makes_an_object() {
         assert_eq!(read(&*store, "o", 0..500).await.unwrap(), pattern(500, winner));
         if capabilities.upload_if_absent.is_shown() {
             let upload = store.upload(&key("o"), &options).await.unwrap();
-            upload.put_part(0, Buf::copy_of(b"other").unwrap()).await.unwrap();
+            upload
+                .put_part(0, Buf::copy_of(b"other").unwrap().into())
+                .await
+                .unwrap();
             assert_eq!(
                 upload.complete().await.unwrap_err().kind(),
                 ErrorKind::AlreadyExists

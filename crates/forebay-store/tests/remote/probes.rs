@@ -67,7 +67,10 @@ async fn what_was_shown_of_puts_is_not_claimed_of_uploads() {
     let done = put(&*store, "whole", b"x").await.unwrap();
     assert_eq!(done.check, WriteCheck::ByStore);
     let upload = store.upload(&key("parts"), &PutOptions::default()).await.unwrap();
-    upload.put_part(0, Buf::copy_of(b"x").unwrap()).await.unwrap();
+    upload
+        .put_part(0, Buf::copy_of(b"x").unwrap().into())
+        .await
+        .unwrap();
     assert_eq!(upload.complete().await.unwrap().check, WriteCheck::Unchecked);
 }
 
@@ -127,7 +130,10 @@ async fn only_completions_carry_the_condition_of_an_upload() {
         ..PutOptions::default()
     };
     let upload = store.upload(&key("o"), &options).await.unwrap();
-    upload.put_part(0, Buf::copy_of(b"x").unwrap()).await.unwrap();
+    upload
+        .put_part(0, Buf::copy_of(b"x").unwrap().into())
+        .await
+        .unwrap();
     upload.complete().await.unwrap();
     let given_up = store.upload(&key("p"), &options).await.unwrap();
     given_up.abort().await.unwrap();

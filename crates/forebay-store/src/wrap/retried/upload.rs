@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use forebay_core::{Crc64Nvme, Key, Ledger, Result, crc64nvme};
-use forebay_io::Buf;
 
 use super::{Shared, Tries, account, found_done};
-use crate::store::{PutDone, Upload};
+use crate::store::{PartBody, PutDone, Upload};
 
 /// An upload whose passing faults are tried again.
 #[derive(Debug)]
@@ -54,14 +53,15 @@ impl Upload for RetriedUpload {
         self.inner.part_bytes()
     }
 
-    async fn put_part(&self, index: u32, body: Buf) -> Result<Ledger> {
+    async fn put_part(&self, index: u32, mut body: PartBody) -> Result<Ledger> {
+        // Once for all tries, and for what is below.
+        let sum = (body.size(), body.crc64nvme());
         let mut tries = Tries::default();
         let mut ledger = self
             .shared
             .run(&mut tries, || self.inner.put_part(index, body.clone()))
             .await?;
         if let Some(parts) = &self.parts {
-            let sum = (body.len() as u64, crc64nvme(&body));
             parts
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
