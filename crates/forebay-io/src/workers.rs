@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_core::{Error, Limits, Result};
 use tokio::sync::oneshot;
@@ -23,14 +23,14 @@ const SETTLE_LOOK: Duration = Duration::from_millis(1);
 /// Wait until the calls that were handed to threads have returned, for a process that is about to end: what nobody waits for any more,
 /// such as the removal of a temporary file, would end with it. False when `limit` was over first.
 pub fn settle(limit: Duration) -> bool {
-    let end = Instant::now() + limit;
-    while UNDER_WAY.load(Ordering::Acquire) > 0 {
-        if Instant::now() >= end {
-            return false;
+    let looks = limit.as_millis() / SETTLE_LOOK.as_millis();
+    for _ in 0..looks {
+        if UNDER_WAY.load(Ordering::Acquire) == 0 {
+            return true;
         }
         thread::sleep(SETTLE_LOOK);
     }
-    true
+    false
 }
 
 /// A fixed number of threads behind a bounded queue. Submitting to a full queue blocks until a thread takes a job; jobs never submit
