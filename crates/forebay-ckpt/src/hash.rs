@@ -186,6 +186,18 @@ pub(crate) enum IdKind {
 }
 
 impl IdKind {
+    /// The same for bytes that come piece by piece.
+    pub(crate) fn hasher(&self, place: &Place) -> ChunkHasher {
+        match self {
+            Self::Hash(kind) => kind.hasher(place),
+            Self::Keyed(key) => {
+                let mut hasher = blake3::Hasher::new_keyed(key.bytes());
+                hasher.update(&place.0);
+                ChunkHasher::Blake3(Box::new(hasher))
+            }
+        }
+    }
+
     /// The id of the raw bytes at a place.
     pub(crate) fn of(&self, place: &Place, raw: &[u8]) -> Digest {
         match self {

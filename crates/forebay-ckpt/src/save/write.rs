@@ -4,20 +4,24 @@
 //! says so. Whoever writes a part also hashes the chunks that begin in it: their bytes are in the caches then, and are read from memory once for both.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Result, Span};
+use forebay_core::{Crc64Nvme, DataPath, Error, ErrorKind, Key, Ledger, Result, Span};
 use forebay_io::{AlignedBuf, Buf, BufPool, PAGE};
-use forebay_store::{PutOptions, Upload};
+use forebay_store::{PartBody, PutOptions, Upload};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
-use super::hash::threads;
-
-use crate::hash::{Digest, IdKind, Place};
+use super::hash;
+use crate::hash::{ChunkHasher, Digest, IdKind, Place};
 use crate::pages::Source;
 
 /// Parts in flight: enough for the fastest disk and for an object store, and 128 MiB of gathered memory at most with parts of 8 MiB.
 const PARTS_IN_FLIGHT: usize = 16;
+
+/// Copied, summed up and hashed together, while they are in the caches of a core.
+const PIECE_BYTES: usize = 128 << 10;
 
 /// What a file consists of, in order.
 #[derive(Debug, Clone, Default)]
@@ -60,14 +64,17 @@ impl Segments {
         (first.len() as u64 == span.len() && first.is_aligned(PAGE)).then_some(first)
     }
 
-    /// Copy the span into memory of its length.
-    fn gather(&self, span: Span, mut memory: AlignedBuf) -> Buf {
+    /// Copy the span into memory of its length, with a look at each piece that is there.
+    fn gather(&self, span: Span, mut memory: AlignedBuf, mut look: impl FnMut(&[u8])) -> Buf {
         let mut at = 0;
-        for piece in self.within(span) {
-            if let Some(place) = memory.get_mut(at..at + piece.len()) {
-                place.copy_from_slice(&piece);
+        for segment in self.within(span) {
+            for piece in segment.chunks(PIECE_BYTES) {
+                if let Some(place) = memory.get_mut(at..at + piece.len()) {
+                    place.copy_from_slice(piece);
+                    look(place);
+                }
+                at += piece.len();
             }
-            at += piece.len();
         }
         memory.freeze().slice(..span.len() as usize)
     }
@@ -82,6 +89,12 @@ pub(super) struct Chunk {
     pub(super) offset: u64,
     pub(super) place: Place,
     pub(super) bytes: Buf,
+}
+
+impl Chunk {
+    fn end(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
 }
 
 /// A file to be written.
@@ -110,13 +123,71 @@ impl Sent {
 }
 
 impl Content {
-    /// Hashes of the chunks that begin in a span.
-    fn hash(&self, span: Span) -> Vec<(usize, Digest)> {
-        let Some(kind) = &self.ids else { return Vec::new() };
+    /// Hashes of the chunks that begin in a span, to be made as its bytes come.
+    fn hashes(&self, span: Span) -> Hashes<'_> {
         let before = |offset: u64| self.chunks.partition_point(|chunk| chunk.offset < offset);
         let here = self.chunks.get(before(span.start())..before(span.end()));
+        Hashes {
+            kind: self.ids.as_ref(),
+            left: here.unwrap_or_default(),
+            begun: None,
+            at: span.start(),
+            done: Vec::new(),
+        }
+    }
+
+    /// Hashes of all chunks.
+    fn hash_all(&self) -> Vec<(usize, Digest)> {
+        let Some(kind) = &self.ids else { return Vec::new() };
         let hash = |chunk: &Chunk| (chunk.number, kind.of(&chunk.place, &chunk.bytes));
-        here.unwrap_or_default().iter().map(hash).collect()
+        self.chunks.iter().map(hash).collect()
+    }
+}
+
+/// Hashes of consecutive chunks, made of the bytes of the file as they pass.
+struct Hashes<'a> {
+    kind: Option<&'a IdKind>,
+    left: &'a [Chunk],
+    /// Of the first of those.
+    begun: Option<ChunkHasher>,
+    /// Where the next bytes are in the file.
+    at: u64,
+    done: Vec<(usize, Digest)>,
+}
+
+impl Hashes<'_> {
+    /// The next bytes of the file.
+    fn pass(&mut self, mut bytes: &[u8]) {
+        let Some(kind) = self.kind else { return };
+        let end = self.at + bytes.len() as u64;
+        while let Some((chunk, left)) = self.left.split_first()
+            && chunk.offset < end
+        {
+            // What lies before it is a header, or of a chunk that began before the span.
+            let start = chunk.offset.max(self.at);
+            let here = chunk.end().min(end);
+            let (skipped, len) = ((start - self.at) as usize, (here - start) as usize);
+            let hasher = self.begun.get_or_insert_with(|| kind.hasher(&chunk.place));
+            hasher.update(bytes.get(skipped..skipped + len).unwrap_or_default());
+            bytes = bytes.get(skipped + len..).unwrap_or_default();
+            self.at = here;
+            if here < chunk.end() {
+                break;
+            }
+            let hash = self.begun.take().map(ChunkHasher::finish);
+            self.done.extend(hash.map(|hash| (chunk.number, hash)));
+            self.left = left;
+        }
+        self.at = end;
+    }
+
+    /// What is left of the last chunk lies behind the span.
+    fn finish(mut self) -> Vec<(usize, Digest)> {
+        if let Some(chunk) = self.left.first() {
+            let passed = self.at.saturating_sub(chunk.offset) as usize;
+            self.pass(chunk.bytes.get(passed..).unwrap_or_default());
+        }
+        self.done
     }
 }
 
@@ -131,7 +202,7 @@ pub(super) async fn write(
     if size <= part_bytes {
         let body: Vec<Buf> = content.segments.list.iter().map(|(_, buf)| buf.clone()).collect();
         let put = source.store.put(key, body.into(), options);
-        let hash = tokio::task::spawn_blocking(move || content.hash(Span::first(size)));
+        let hash = tokio::task::spawn_blocking(move || content.hash_all());
         let (put, ids) = tokio::join!(put, hash);
         return Ok(Sent {
             ids: landed(ids.map(Ok))?,
@@ -159,38 +230,39 @@ pub(super) async fn write(
 
 /// Send all parts off, several at once.
 async fn send(pool: &BufPool, upload: &Arc<dyn Upload>, content: Content) -> Result<Sent> {
-    // Asked for once: who may run where can change meanwhile.
-    let threads = threads();
     let work = Arc::new(Work {
         content,
         pool: pool.clone(),
         upload: Arc::clone(upload),
-        turns: Arc::new(Semaphore::new(threads)),
+        room: Arc::new(Semaphore::new(PARTS_IN_FLIGHT)),
+        next: AtomicU64::new(0),
+        is_over: AtomicBool::new(false),
     });
-    let mut flight = JoinSet::new();
-    let sent = send_each(&mut flight, &work).await;
-    // Nobody may write any more when the upload is given up, nor read the caller's memory behind its back.
-    flight.shutdown().await;
-    let all = work.turns.acquire_many(threads as u32).await;
-    drop(all);
+    let _over = OverOnDrop(&work);
+    let mut threads = JoinSet::new();
+    for _ in 0..hash::threads() {
+        let work = Arc::clone(&work);
+        threads.spawn_blocking(move || work.run(&Handle::current()));
+    }
+    // All of them are waited for: nobody may write any more when the upload is given up, nor read the caller's memory behind its back.
+    let mut sent = Ok(Sent::default());
+    while let Some(done) = threads.join_next().await {
+        match (landed(done), &mut sent) {
+            (Ok(more), Ok(sent)) => sent.merge(more),
+            (Err(error), Ok(_)) => sent = Err(error),
+            (_, Err(_)) => {}
+        }
+    }
     sent
 }
 
-async fn send_each(flight: &mut JoinSet<Result<Sent>>, work: &Arc<Work>) -> Result<Sent> {
-    let spans = Span::first(work.content.segments.end).pieces(work.upload.part_bytes());
-    let mut sent = Sent::default();
-    for (index, span) in (0u32..).zip(spans) {
-        while flight.len() >= PARTS_IN_FLIGHT
-            && let Some(part) = flight.join_next().await
-        {
-            sent.merge(landed(part)?);
-        }
-        flight.spawn(Arc::clone(work).send_part(index, span));
+/// Has threads stop when nobody waits for them any more.
+struct OverOnDrop<'a>(&'a Work);
+
+impl Drop for OverOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Relaxed);
     }
-    while let Some(part) = flight.join_next().await {
-        sent.merge(landed(part)?);
-    }
-    Ok(sent)
 }
 
 /// What came of a part that a task wrote.
@@ -200,50 +272,179 @@ pub(super) fn landed<T>(part: Result<Result<T>, JoinError>) -> Result<T> {
     })?
 }
 
-/// What the tasks of one file share.
+/// A part that is ready to be sent.
+struct Prepared {
+    body: PartBody,
+    is_copied: bool,
+    /// Hashes of the chunks that begin in it.
+    ids: Vec<(usize, Digest)>,
+}
+
+/// What the threads of one file share.
 #[derive(Debug)]
 struct Work {
     content: Content,
     pool: BufPool,
     upload: Arc<dyn Upload>,
-    /// Turns of threads that prepare parts.
-    turns: Arc<Semaphore>,
+    /// For parts in flight.
+    room: Arc<Semaphore>,
+    /// The part that nobody has taken yet.
+    next: AtomicU64,
+    /// One has failed, who tells why, or nobody waits any more.
+    is_over: AtomicBool,
 }
 
 impl Work {
-    async fn send_part(self: Arc<Self>, index: u32, span: Span) -> Result<Sent> {
-        if let Some(part) = self.content.segments.alone(span) {
-            let (put, done) = tokio::join!(
-                self.upload.put_part(index, part.into()),
-                self.prepare(move |content| content.hash(span))
-            );
-            return Ok(Sent {
-                ids: done?,
-                ledger: put?,
-            });
+    /// Prepare one part after the other and send it off, until there are none. On a thread of its own: those that hand requests to disks and wires must not be
+    /// kept from it, or these run dry.
+    fn run(&self, runtime: &Handle) -> Result<Sent> {
+        let mut flight = JoinSet::new();
+        let sent = self.send_parts(runtime, &mut flight);
+        if sent.is_err() {
+            self.is_over.store(true, Ordering::Relaxed);
         }
-        let memory = self.pool.lease(span.len() as usize).await??;
-        let prepared =
-            self.prepare(move |content| (content.segments.gather(span, memory), content.hash(span)));
-        let (part, ids) = prepared.await?;
-        let mut ledger = self.upload.put_part(index, part.into()).await?;
-        let path = ledger.paths.keys().next().copied();
-        ledger.record_copy(path.unwrap_or(DataPath::Memory), span.len());
-        Ok(Sent { ids, ledger })
+        runtime.block_on(flight.shutdown());
+        sent
     }
 
-    /// Have a thread of its own work on the bytes: those that hand requests to disks and wires must not be kept from it, or these run dry.
-    async fn prepare<T: Send + 'static>(
-        self: &Arc<Self>,
-        prepare: impl FnOnce(&Content) -> T + Send + 'static,
-    ) -> Result<T> {
-        let turn = Arc::clone(&self.turns).acquire_owned().await;
-        let work = Arc::clone(self);
-        let prepared = tokio::task::spawn_blocking(move || {
-            // The turn is over when nothing of the caller's is held any more.
-            let (_turn, work) = (turn, work);
-            prepare(&work.content)
+    fn send_parts(&self, runtime: &Handle, flight: &mut JoinSet<Result<Ledger>>) -> Result<Sent> {
+        let mut sent = Sent::default();
+        while let Some((index, span)) = self.take()? {
+            while let Some(done) = flight.try_join_next() {
+                sent.ledger.merge(&landed(done)?);
+            }
+            let room = runtime.block_on(Arc::clone(&self.room).acquire_owned());
+            let Prepared { body, is_copied, ids } = self.prepare(runtime, span)?;
+            sent.ids.extend(ids);
+            let upload = Arc::clone(&self.upload);
+            let put = async move {
+                let _room = room;
+                let mut ledger = upload.put_part(index, body).await?;
+                if is_copied {
+                    let path = ledger.paths.keys().next().copied();
+                    ledger.record_copy(path.unwrap_or(DataPath::Memory), span.len());
+                }
+                Ok(ledger)
+            };
+            flight.spawn_on(put, runtime);
+        }
+        while let Some(done) = runtime.block_on(flight.join_next()) {
+            sent.ledger.merge(&landed(done)?);
+        }
+        Ok(sent)
+    }
+
+    /// The next part: its number and what it has of the file.
+    fn take(&self) -> Result<Option<(u32, Span)>> {
+        if self.is_over.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let (part_bytes, size) = (self.upload.part_bytes(), self.content.segments.end);
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        let start = index.saturating_mul(part_bytes);
+        if start >= size {
+            return Ok(None);
+        }
+        let index = u32::try_from(index).map_err(|_| {
+            let message = "a file has more parts than can be counted";
+            Error::new(ErrorKind::LimitExceeded, "save", message)
+        })?;
+        Ok(Some((index, Span::new(start, size.min(start + part_bytes))?)))
+    }
+
+    /// A part is copied, summed up and hashed piece by piece, each while it is in the caches of a core.
+    fn prepare(&self, runtime: &Handle, span: Span) -> Result<Prepared> {
+        let (mut crc, mut hashes) = (Crc64Nvme::default(), self.content.hashes(span));
+        let pass = |piece: &[u8]| {
+            crc.update(piece);
+            hashes.pass(piece);
+        };
+        let segments = &self.content.segments;
+        let alone = segments.alone(span);
+        let is_copied = alone.is_none();
+        let bytes = match alone {
+            Some(bytes) => {
+                bytes.chunks(PIECE_BYTES).for_each(pass);
+                bytes
+            }
+            None => {
+                let memory = runtime.block_on(self.pool.lease(span.len() as usize))??;
+                segments.gather(span, memory, pass)
+            }
+        };
+        Ok(Prepared {
+            ids: hashes.finish(),
+            body: PartBody::summed(bytes, crc.value()),
+            is_copied,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hash::HashKind;
+
+    /// A file of a header and chunks one behind the other, cut into segments elsewhere.
+    fn content(header: usize, chunks: &[usize], segment: usize) -> (Content, Vec<u8>) {
+        let size = header + chunks.iter().sum::<usize>();
+        let file: Vec<u8> = (0..size).map(|at| (at * 7 + at / 251) as u8).collect();
+        let mut segments = Segments::default();
+        for piece in file.chunks(segment) {
+            segments.push(Buf::copy_of(piece).unwrap());
+        }
+        let mut offset = header;
+        let chunks = chunks.iter().enumerate().map(|(number, len)| {
+            let bytes = Buf::copy_of(&file[offset..offset + len]).unwrap();
+            let place = Place::new(&[3; 16], number as u64, *len as u32);
+            let chunk = Chunk {
+                number,
+                offset: offset as u64,
+                place,
+                bytes,
+            };
+            offset += len;
+            chunk
         });
-        landed(prepared.await.map(Ok))
+        let content = Content {
+            chunks: chunks.collect(),
+            segments,
+            ids: Some(IdKind::Hash(HashKind::Xxh3)),
+        };
+        (content, file)
+    }
+
+    proptest! {
+        #[test]
+        fn hashes_do_not_depend_on_how_the_file_is_cut(
+            header in 0usize..50,
+            chunks in prop::collection::vec(1usize..100, 0..12),
+            segment in 1usize..90,
+            part in 1u64..300,
+        ) {
+            let (content, file) = content(header, &chunks, segment);
+            let mut ids = Vec::new();
+            let mut copy = Vec::new();
+            for span in Span::first(file.len() as u64).pieces(part) {
+                let mut hashes = content.hashes(span);
+                let memory = AlignedBuf::alloc(span.len() as usize, forebay_io::Pages::default()).unwrap();
+                copy.extend_from_slice(&content.segments.gather(span, memory, |piece| hashes.pass(piece)));
+                ids.extend(hashes.finish());
+            }
+            prop_assert_eq!(ids, content.hash_all());
+            prop_assert_eq!(copy, file);
+        }
+    }
+
+    #[test]
+    fn nothing_is_hashed_where_nobody_asks_for_it() {
+        let (mut content, file) = content(8, &[16, 16], 64);
+        content.ids = None;
+        let mut hashes = content.hashes(Span::first(20));
+        hashes.pass(&file[..20]);
+        assert_eq!(hashes.finish(), []);
+        assert_eq!(content.hash_all(), []);
     }
 }
