@@ -95,3 +95,34 @@ def test_states_are_sealed_by_keys_of_aws_kms(place: Path, kms: list[dict[str, A
     refused = pytest.raises(forebay.PermissionDeniedError, match="arn:aws:kms:us-east-1:1:key/k")
     with forebay.Checkpointer(place, key="aws-kms:alias/other") as ckpt, refused:
         ckpt.load(framework="numpy")
+
+
+def test_a_key_service_by_others_opens_what_it_wrapped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs where moto and boto3 are installed: its KMS checks key and context, as that of AWS does."""
+    moto = pytest.importorskip("moto.server")
+    boto3 = pytest.importorskip("boto3")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        url = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        service = boto3.client("kms", endpoint_url=url, region_name="us-east-1")
+        key, other = (service.create_key()["KeyMetadata"] for _ in range(2))
+        service.create_alias(AliasName="alias/training", TargetKeyId=key["KeyId"])
+        given = {"w": numpy.arange(9000.0)}
+        names = ["alias/training", key["Arn"], key["KeyId"]]
+        for step, name in enumerate(names):
+            with forebay.Checkpointer(place, key=f"aws-kms:{name}") as ckpt:
+                ckpt.save(step, given).wait()
+                assert_same(ckpt.load(framework="numpy"), given)
+        refused = pytest.raises(forebay.PermissionDeniedError, match=key["Arn"])
+        with forebay.Checkpointer(place, key=f"aws-kms:{other['KeyId']}") as ckpt, refused:
+            ckpt.load(framework="numpy")
+        refused = pytest.raises(forebay.NotFoundError, match="alias/none")
+        with forebay.Checkpointer(place, key="aws-kms:alias/none") as ckpt, refused:
+            ckpt.save(len(names), given).wait()
+    finally:
+        server.stop()
