@@ -53,7 +53,7 @@ impl Contender for Pinned {
                 uploads.send(flight)?;
             }
             uploads.finish().await??;
-            Ok(meter.stop(self.bytes as u64))
+            Ok(meter.done(self.bytes as u64))
         })
     }
 }
