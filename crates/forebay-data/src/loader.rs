@@ -367,6 +367,7 @@ fn pool(bytes_max: u64, pin: Option<Arc<dyn PinHook>>) -> Result<BufPool> {
     BufPool::new(&PoolConfig {
         bytes_max,
         pin,
+        is_kept: true,
         ..PoolConfig::default()
     })
 }

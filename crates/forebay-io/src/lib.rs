@@ -23,6 +23,7 @@ mod engine;
 mod file;
 mod gate;
 pub mod gds;
+mod kept;
 mod lock;
 mod map;
 mod names;

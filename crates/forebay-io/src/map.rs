@@ -58,11 +58,7 @@ unsafe impl Sync for Map {}
 impl Map {
     /// Map at least `len` zeroed bytes (rounded up to whole pages).
     pub(crate) fn new(len: usize, pages: Pages) -> Result<Self> {
-        let granule = if pages == Pages::Huge { HUGE_PAGE } else { PAGE };
-        let len = len
-            .max(1)
-            .checked_next_multiple_of(granule)
-            .ok_or_else(|| refused(len, None))?;
+        let len = Self::len_of(len, pages).ok_or_else(|| refused(len, None))?;
         if pages == Pages::Huge
             && let Ok(ptr) = map(len, MapFlags::HUGETLB)
         {
@@ -88,6 +84,12 @@ impl Map {
             map.kind = PageKind::Transparent;
         }
         Ok(map)
+    }
+
+    /// How long a mapping of at least `len` bytes is.
+    pub(crate) fn len_of(len: usize, pages: Pages) -> Option<usize> {
+        let granule = if pages == Pages::Huge { HUGE_PAGE } else { PAGE };
+        len.max(1).checked_next_multiple_of(granule)
     }
 
     fn advise_huge(&self) -> bool {

@@ -4,7 +4,6 @@
 //! can register the memory once, and a lease of any size is a run of its pages. Waiters are served strictly in the order
 //! they came: a large lease cannot be starved by small ones behind it.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ptr::NonNull;
@@ -16,12 +15,20 @@ use tokio::sync::oneshot;
 
 use crate::buf::{AlignedBuf, Region};
 use crate::completion::Completion;
-use crate::map::{HUGE_PAGE, Map, PAGE, PageKind, Pages};
+use crate::kept::Ground;
+use crate::map::{HUGE_PAGE, PAGE, PageKind, Pages};
 use crate::runs::Runs;
 
 /// Names an arena for as long as the process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ArenaId(u64);
+
+impl ArenaId {
+    pub(crate) fn fresh() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 /// Called with the arena's memory when a pool is made and before it is unmapped, so that a device can pin it.
 pub trait PinHook: fmt::Debug + Send + Sync {
@@ -43,6 +50,9 @@ pub struct PoolConfig {
     /// Pin this much when the pool is made, rounded up to huge pages, and the rest by [`BufPool::pin_more`], since pinning takes longer than reading;
     /// 0 pins everything at once. No lease is longer than a step: devices refuse to copy from memory that was pinned in two pieces.
     pub pin_step_bytes: u64,
+    /// Take the memory that an earlier pool of this size has left, and leave it to the next one: for pools that are made again and again. While nobody has it, the
+    /// kernel may take it back.
+    pub is_kept: bool,
 }
 
 /// What a pool holds and has held.
@@ -65,8 +75,8 @@ pub struct PoolStats {
 pub struct BufPool(Arc<Arena>);
 
 struct Arena {
-    id: ArenaId,
-    map: Map,
+    ground: Arc<Ground>,
+    is_kept: bool,
     pin: Option<Arc<dyn PinHook>>,
     pin_step: usize,
     /// Pieces that are pinned, as offset and length.
@@ -83,6 +93,8 @@ struct State {
     pages_max: usize,
     waiters: VecDeque<Waiter>,
     pages_peak: usize,
+    /// Pages from the front that have been leased at some time; behind them none was.
+    pages_used: usize,
     waits: u64,
 }
 
@@ -104,13 +116,13 @@ type Grant = oneshot::Sender<Result<AlignedBuf>>;
 impl BufPool {
     /// Map the arena.
     pub fn new(config: &PoolConfig) -> Result<Self> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        let granule = if config.pages == Pages::Huge {
-            HUGE_PAGE
+        let len = config.bytes_max as usize;
+        let ground = if config.is_kept {
+            Ground::kept_or_map(len, config.pages)?
         } else {
-            PAGE
+            Ground::map(len, config.pages)?
         };
-        let map = Map::new((config.bytes_max as usize).max(granule), config.pages)?;
+        let map = &ground.map;
         let pin_step = match config.pin_step_bytes as usize {
             0 => map.len(),
             step => step.next_multiple_of(HUGE_PAGE).min(map.len()),
@@ -135,12 +147,12 @@ impl BufPool {
             pages_max: pages,
             waiters: VecDeque::new(),
             pages_peak: 0,
+            pages_used: 0,
             waits: 0,
         };
-        let id = ArenaId(NEXT_ID.fetch_add(1, Ordering::Relaxed));
         Ok(Self(Arc::new(Arena {
-            id,
-            map,
+            ground,
+            is_kept: config.is_kept,
             pin: config.pin.clone(),
             pin_step,
             pinned: Mutex::new(pinned),
@@ -202,12 +214,12 @@ impl BufPool {
         };
         let mut pinned = self.0.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         let start = pinned.last().map_or(0, |(offset, len)| offset + len);
-        let len = self.0.pin_step.min(self.0.map.len() - start);
+        let len = self.0.pin_step.min(self.0.ground.map.len() - start);
         if len == 0 || self.0.lock().pages_max * PAGE <= start {
             return Ok(false);
         }
         // SAFETY: `start` lies within the arena's mapping.
-        let ptr = unsafe { self.0.map.ptr().add(start) };
+        let ptr = unsafe { self.0.ground.map.ptr().add(start) };
         let outcome = pin.pin(ptr, len);
         if outcome.is_ok() {
             pinned.push((start, len));
@@ -226,7 +238,7 @@ impl BufPool {
             leased_bytes: ((state.pages_open - state.runs.pages_free()) * PAGE) as u64,
             leased_bytes_peak: (state.pages_peak * PAGE) as u64,
             waits: state.waits,
-            pages: self.0.map.kind(),
+            pages: self.0.ground.map.kind(),
         }
     }
 }
@@ -258,6 +270,7 @@ impl Arena {
         let count = len.max(1).div_ceil(PAGE);
         let first = state.runs.take(count)?;
         state.pages_peak = state.pages_peak.max(state.pages_open - state.runs.pages_free());
+        state.pages_used = state.pages_used.max(first + count);
         state.tell();
         let block = PoolBlock {
             arena: Arc::clone(self),
@@ -350,12 +363,17 @@ fn hand_out(grants: Vec<(Grant, AlignedBuf)>) {
 
 impl Drop for Arena {
     fn drop(&mut self) {
+        let mut used_bytes = self.lock().pages_used * PAGE;
         let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (offset, len) in pinned.drain(..) {
+            used_bytes = used_bytes.max(offset + len);
             if let Some(pin) = &self.pin {
                 // SAFETY: the piece was pinned from this mapping.
-                pin.unpin(unsafe { self.map.ptr().add(offset) }, len);
+                pin.unpin(unsafe { self.ground.map.ptr().add(offset) }, len);
             }
+        }
+        if self.is_kept {
+            Arc::clone(&self.ground).keep(used_bytes);
         }
     }
 }
@@ -376,7 +394,7 @@ pub(crate) struct PoolBlock {
 impl PoolBlock {
     pub(crate) fn ptr(&self) -> NonNull<u8> {
         // SAFETY: the run lies within the arena's mapping.
-        unsafe { self.arena.map.ptr().add(self.first * PAGE) }
+        unsafe { self.arena.ground.map.ptr().add(self.first * PAGE) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -384,7 +402,7 @@ impl PoolBlock {
     }
 
     pub(crate) fn arena_id(&self) -> ArenaId {
-        self.arena.id
+        self.arena.ground.id
     }
 
     /// Offset of the run in its arena, in bytes.
@@ -394,11 +412,10 @@ impl PoolBlock {
 
     /// The whole arena, for registration with a ring.
     pub(crate) fn arena_memory(&self) -> ArenaMemory {
-        let arena: Arc<dyn Any + Send + Sync> = Arc::<Arena>::clone(&self.arena);
         ArenaMemory {
-            ptr: self.arena.map.ptr(),
-            len: self.arena.map.len(),
-            alive: Arc::downgrade(&arena),
+            ptr: self.arena.ground.map.ptr(),
+            len: self.arena.ground.map.len(),
+            alive: Arc::downgrade(&self.arena.ground),
         }
     }
 }
@@ -408,7 +425,7 @@ impl PoolBlock {
 pub(crate) struct ArenaMemory {
     pub(crate) ptr: NonNull<u8>,
     pub(crate) len: usize,
-    pub(crate) alive: Weak<dyn Any + Send + Sync>,
+    pub(crate) alive: Weak<Ground>,
 }
 
 impl Drop for PoolBlock {
@@ -548,6 +565,31 @@ mod tests {
         );
         drop(buf);
         assert_eq!(pin.1.load(Ordering::SeqCst), 1 << 20);
+    }
+
+    #[test]
+    fn the_next_pool_gets_the_memory_of_a_kept_one_but_never_what_somebody_holds() {
+        let config = PoolConfig {
+            // A size that no other test has, and more than a huge page.
+            bytes_max: (3 << 20) + 17 * PAGE as u64,
+            is_kept: true,
+            ..PoolConfig::default()
+        };
+        let lease = || BufPool::new(&config).unwrap().try_lease(PAGE).unwrap();
+        let mut first = lease();
+        first.fill(7);
+        let batch = first.freeze().slice(5..);
+        // The pool is gone, and a slice of it is held.
+        let mut second = lease();
+        assert_ne!(second.as_ptr(), batch.as_ptr().wrapping_sub(5));
+        second.fill(8);
+        assert!(batch.iter().all(|byte| *byte == 7));
+        let (at, id) = (second.as_ptr(), second.arena());
+        drop(second);
+        let third = lease();
+        assert_eq!((third.as_ptr(), third.arena()), (at, id));
+        // What a ring registered of it is not taken for gone.
+        assert_eq!(third.arena_memory().unwrap().alive.strong_count(), 1);
     }
 
     #[derive(Debug, Default)]

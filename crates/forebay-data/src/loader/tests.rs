@@ -371,3 +371,18 @@ async fn a_wait_that_is_given_up_loses_nothing() {
     assert!(given_up > 0);
     assert_eq!(batches, whole);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_is_held_stays_as_it_is_whoever_streams_after_its_loader() {
+    let (dataset, _) = data_set(&SIZES).await;
+    let mut loader = Loader::new(dataset.clone(), &spec(1, 0)).unwrap();
+    let batch = loader.next_batch().await.unwrap().unwrap();
+    let before = numbers(&batch);
+    drop(loader);
+    let whole = run(&dataset, spec(1, 0)).await;
+    // In memory that the last one has left.
+    for _ in 0..3 {
+        assert_eq!(run(&dataset, spec(1, 0)).await, whole);
+    }
+    assert_eq!((numbers(&batch), &before), (before.clone(), &whole[0]));
+}

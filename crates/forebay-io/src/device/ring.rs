@@ -118,6 +118,7 @@ impl Ring {
             pages: Pages::Transparent,
             pin: Some(Arc::clone(&pin) as _),
             pin_step_bytes: STEP_BYTES,
+            ..PoolConfig::default()
         })?;
         let (landing, landings) = mpsc::channel();
         start("forebay-landing", move || reap(&landings))?;

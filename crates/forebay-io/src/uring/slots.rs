@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use io_uring::Submitter;
 
 use crate::file::File;
+use crate::kept::Ground;
 use crate::pool::{ArenaId, ArenaMemory};
 
 use super::queue::{CloseNotice, Queue};
@@ -56,7 +57,7 @@ impl Free {
 /// What is registered with one ring.
 #[derive(Debug)]
 pub(super) struct Slots {
-    granules: HashMap<(ArenaId, usize), (u32, Weak<dyn std::any::Any + Send + Sync>)>,
+    granules: HashMap<(ArenaId, usize), (u32, Weak<Ground>)>,
     granules_free: Free,
     buffers_on: bool,
     files: HashMap<u64, u32>,
