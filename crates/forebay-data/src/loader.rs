@@ -76,6 +76,10 @@ const READY_MAX: usize = 64;
 /// used, and a stream with little memory has better use for it.
 const JOINT_SHARE: u64 = 16;
 
+/// The arena of blocks is larger than what may be in it by one part in so many: blocks are of many sizes, and would not find a place in one that others have
+/// cut up, though there is room for them. Those places are only used then.
+const SPARE_SHARE: u64 = 8;
+
 /// How to stream.
 #[derive(Debug, Clone)]
 pub struct StreamSpec {
@@ -87,7 +91,8 @@ pub struct StreamSpec {
     pub fields: Option<Vec<String>>,
     /// Fields that are decoded, and how. The others are given as they are stored.
     pub decode: Vec<(String, Decode)>,
-    /// Memory for blocks, in use and read ahead. At least what one batch needs at the same time is taken, and the report tells when that is more.
+    /// Memory for blocks, in use and read ahead. At least what one batch needs at the same time is taken, and the report tells when that is more. Blocks of many sizes
+    /// leave gaps between them; at most one part in eight is for those, on top.
     pub memory_bytes_max: u64,
     /// Memory for batches that are ready before they are asked for.
     pub ready_bytes_max: u64,
@@ -188,7 +193,7 @@ impl Loader {
         let fields = sources.wanted(spec)?;
         let batch_bytes = sources.batch_bytes(&fields, spec.order.batch_size);
         let ready_max = ((spec.ready_bytes_max / batch_bytes.max(1)) as usize).clamp(READY_MIN, READY_MAX);
-        let blocks = pool(spec.memory_bytes_max, None)?;
+        let blocks = blocks(spec.memory_bytes_max)?;
         // Those that are ready, one more in the consumer's hands, and room to fit them side by side.
         let batches = pool(
             (ready_max as u64 + 2) * (batch_bytes + batch_bytes / 4),
@@ -361,6 +366,11 @@ fn joint_bytes_max(dataset: &Dataset, memory_bytes_max: u64) -> u64 {
     }
     let limits = dataset.context().limits();
     limits.part_bytes.min(memory_bytes_max / JOINT_SHARE)
+}
+
+/// Memory for that many bytes of blocks, whatever sizes they have.
+fn blocks(bytes_max: u64) -> Result<BufPool> {
+    pool(bytes_max + bytes_max / SPARE_SHARE, None)
 }
 
 fn pool(bytes_max: u64, pin: Option<Arc<dyn PinHook>>) -> Result<BufPool> {

@@ -12,7 +12,7 @@ mod whole;
 use std::collections::BTreeMap;
 
 use forebay_core::{ErrorKind, Key, Ledger, Limits, Seed};
-use forebay_io::{DiskConfig, EngineChoice};
+use forebay_io::{AlignedBuf, DiskConfig, EngineChoice};
 use forebay_store::{Context, MemoryStore, PutOptions, Store, StoreExt};
 
 use super::*;
@@ -385,4 +385,29 @@ async fn a_batch_that_is_held_stays_as_it_is_whoever_streams_after_its_loader() 
         assert_eq!(run(&dataset, spec(1, 0)).await, whole);
     }
     assert_eq!((numbers(&batch), &before), (before.clone(), &whole[0]));
+}
+
+/// As a stream has them: most blocks are of one size, those at the ends of shards and lanes shorter, and they go about in the order in which they came.
+#[test]
+fn blocks_of_many_sizes_find_a_place_as_long_as_there_is_room() {
+    let bytes_max: u64 = 48 << 20;
+    let pool = blocks(bytes_max).unwrap();
+    let (mut held, mut held_bytes, mut state) = (Vec::new(), 0, 7u64);
+    let mut draw = |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    for _ in 0..20_000 {
+        let pages = if draw(4) == 0 { 50 + draw(15) } else { 65 };
+        let bytes = pages * 4096;
+        while held_bytes + bytes > bytes_max {
+            let oldest = (held.len() as u64 / 4).max(1);
+            let gone: AlignedBuf = held.remove(draw(oldest) as usize);
+            held_bytes -= gone.len() as u64;
+        }
+        held.push(pool.try_lease(bytes as usize).unwrap());
+        held_bytes += bytes;
+    }
 }
