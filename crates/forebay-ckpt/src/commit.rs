@@ -79,7 +79,8 @@ impl Save {
         found.ok_or_else(|| refuse(ErrorKind::Timeout, "did not publish"))
     }
 
-    async fn publish(&self, metadata: Value, wait: Duration) -> Result<Committed> {
+    /// The manifest of what all ranks have saved, once they have; with the index, where there is to be one. Nothing is published.
+    pub(crate) async fn assemble(&self, metadata: Value, wait: Duration) -> Result<Committed> {
         let there = self.wait_for_parts(wait).await?;
         let parts = self.open_parts(&there).await?;
         let payloads = self.check_payloads(&parts, &there).await?;
@@ -90,6 +91,14 @@ impl Save {
         }
         let mut manifest = self.manifest(&parts, &there, payloads, index, metadata);
         manifest.slots = self.slots(&manifest.payloads).await?;
+        Ok(Committed { manifest, ledger })
+    }
+
+    async fn publish(&self, metadata: Value, wait: Duration) -> Result<Committed> {
+        let Committed {
+            mut manifest,
+            mut ledger,
+        } = self.assemble(metadata, wait).await?;
         if let Some(key) = &self.options.sign {
             manifest.sign(key)?;
         }

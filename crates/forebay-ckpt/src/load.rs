@@ -7,12 +7,13 @@
 //!                                              `-- others: read into leased memory, hashed, and the wanted rows copied
 //! ```
 //!
-//! Other names of a tensor ([`alias`]) become wants of that tensor. What is wanted may be several boxes of one tensor ([`Areas`]), as bytes in a row are.
+//! Who wants chunks as they were cut has them, without a look for slices ([`chunks`]). Other names of a tensor ([`alias`]) become wants of that tensor. What is wanted may be several boxes of one tensor ([`Areas`]), as bytes in a row are.
 //!
 //! Memory is given back only when every chunk has held its hash. Only chunks that overlap with what is wanted are read; of a chunk, all, since its
 //! hash is of all of it.
 
 mod alias;
+mod chunks;
 mod fetch;
 mod plan;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use crate::entry::{Content, SliceSpec};
 use crate::open::Checkpoint;
 
+pub(crate) use self::chunks::ChunkRun;
 pub(crate) use self::fetch::join;
 
 /// Tensors looked up at once: hides the latency of an object store.

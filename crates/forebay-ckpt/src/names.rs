@@ -49,6 +49,20 @@ impl Attempt {
         ]))
     }
 
+    /// The name that what this attempt saved has where a drain from `source` stores it in another way: the same whenever that drain begins anew, and with the
+    /// same last 8 bytes.
+    pub(crate) fn recoded(self, source: &str) -> Self {
+        let hash = sha256(&[b"forebay recoded 1\0", &self.0, source.as_bytes()]);
+        let mut recoded = self;
+        recoded.0[..8].copy_from_slice(&hash[..8]);
+        recoded
+    }
+
+    /// True when both hold what one attempt saved, be it stored in another way: the last 8 bytes are the same.
+    pub fn is_same_save(self, other: Self) -> bool {
+        self.0[8..] == other.0[8..]
+    }
+
     fn of(hash: &[u8; 32]) -> Self {
         let mut id = [0; 16];
         id.copy_from_slice(&hash[..16]);

@@ -9,6 +9,7 @@
 //!
 //! Where bytes are not in memory yet ([`Save::rank_filled`]), they come in rounds, and a raw payload is written as it is filled, by `pack`, too.
 //!
+//! - `again`: what another place has is saved once more, in another way;
 //! - `base`: the checkpoint that is compared with; `seal`: the data key that all ranks share;
 //! - `prepare`: what cannot be saved is refused before anything is written;
 //! - `hash`: chunks are hashed by several threads, where what is written depends on it;
@@ -18,6 +19,7 @@
 //! - `pack`, `stream`: chunks are compressed by several threads, and written as they are done, in their order;
 //! - `write`: a raw payload goes out in large aligned pieces, from the caller's memory where that is aligned.
 
+mod again;
 mod base;
 mod hash;
 mod known;
@@ -52,6 +54,7 @@ use crate::seal::Keys;
 use crate::sign::{SigningKey, check_hash};
 use crate::value::Value;
 
+pub(crate) use again::Again;
 pub(crate) use base::Base;
 pub use rank::RankSaved;
 pub use supply::{Fill, Round, RoundPiece};

@@ -20,4 +20,5 @@ mod sealed;
 mod shared;
 pub(crate) mod support;
 mod tiers;
+mod tiers_compress;
 mod tiers_trouble;

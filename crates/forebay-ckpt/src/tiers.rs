@@ -5,12 +5,13 @@
 //! open <- nearest tier that has the step and holds <- the next one, saying why
 //! ```
 //!
-//! - [`drain`](fn@drain): whole checkpoints from one store to another (`bring`), checked on the way (`objects`, `seal`, `send`), under a pin (`lease`);
+//! - [`drain`](fn@drain): whole checkpoints from one store to another (`bring`), checked on the way (`objects`, `seal`, `send`), under a pin (`lease`); or compressed on the way (`recode`);
 //! - [`Tiers`]: an ordered list of them: drain outward, collect by each tier's [`Retention`], open from the nearest;
 //! - [`Drainer`]: draining and collecting in the background of a process;
 //! - [`OpenedFrom`]: which tier a checkpoint came from, and why not from a nearer one.
 //!
-//! A manifest is the same, byte for byte, in every tier, and so is everything that it names. See `docs/formats/checkpoint.md`.
+//! A manifest is the same, byte for byte, in every tier, and so is everything that it names, unless a tier compresses: it has manifests of its own, of the same
+//! contents. See `docs/formats/checkpoint.md`.
 
 mod bring;
 mod drain;
@@ -18,6 +19,7 @@ mod drainer;
 mod lease;
 mod objects;
 mod open;
+mod recode;
 mod seal;
 mod send;
 
@@ -35,6 +37,7 @@ pub use drainer::{DrainState, Drainer, DrainerOptions};
 pub(crate) use lease::Lease;
 pub use open::{NotFrom, OpenedFrom, Reading, Tiered};
 
+use crate::codec::Compress;
 use crate::gc::{Collected, GcOptions, gc};
 use crate::list::{Listed, list};
 use crate::manifest::{Manifest, Publish};
@@ -57,6 +60,8 @@ pub struct Tier {
     pub publish: Publish,
     /// Most bytes a second that a drain writes here.
     pub bytes_per_second_max: Option<u64>,
+    /// How a drain to here compresses what was saved raw.
+    pub compress: Compress,
 }
 
 impl Tier {
@@ -68,7 +73,13 @@ impl Tier {
             retention: Retention::default(),
             publish: Publish::default(),
             bytes_per_second_max: None,
+            compress: Compress::Off,
         }
+    }
+
+    /// With chunks that are compressed on their way here.
+    pub fn compressing(self, compress: Compress) -> Self {
+        Self { compress, ..self }
     }
 
     /// With rules about what it keeps.
@@ -179,6 +190,10 @@ impl Tiers {
                 retention: far.retention,
                 publish: far.publish,
                 bytes_per_second_max: far.bytes_per_second_max.or(options.bytes_per_second_max),
+                compress: match far.compress {
+                    Compress::Off => options.compress,
+                    compress => compress,
+                },
                 ..options.clone()
             };
             let (from, to) = (Arc::clone(&near.store), Arc::clone(&far.store));
@@ -241,7 +256,8 @@ impl Tiers {
                 .collect();
             let wanted = next.retention.plan(&states, now);
             for ((state, (step, attempt)), verdict) in states.iter_mut().zip(&attempts).zip(wanted) {
-                state.is_drained = verdict == Verdict::Remove || there.get(step) == Some(attempt);
+                state.is_drained = verdict == Verdict::Remove
+                    || there.get(step).is_some_and(|there| there.is_same_save(*attempt));
             }
         }
         let verdicts = tier.retention.plan(&states, now);

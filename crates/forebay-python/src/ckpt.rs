@@ -25,8 +25,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use forebay_ckpt::{
-    AccessLog, Attempt, Checkpoint, Drainer, DrainerOptions, GcOptions, KeyWrap, Keys, Listed, Manifest,
-    Placed, PublicKey, Reading, Retention, SigningKey, Tier, Tiers, gc, list, newest, note_failure,
+    AccessLog, Attempt, Checkpoint, Compress, Drainer, DrainerOptions, GcOptions, KeyWrap, Keys, Listed,
+    Manifest, Placed, PublicKey, Reading, Retention, SigningKey, Tier, Tiers, gc, list, newest, note_failure,
 };
 use forebay_core::{Error, ErrorKind, Location, Result, Scheme};
 use forebay_store::{Context, Store};
@@ -104,14 +104,18 @@ impl Place {
         process: &'static Process,
         context: Context,
         locations: Vec<Location>,
-        retentions: [Retention; 2],
+        [near, far]: [Retention; 2],
+        compress: Compress,
     ) -> Result<Self> {
-        let [near, far] = retentions;
         let mut tiers = Vec::new();
         for location in &locations {
             let store = forebay_store::open(location, &context).await?;
-            let retention = if tiers.is_empty() { near } else { far };
-            tiers.push(Tier::new(store).keeping(retention));
+            let tier = Tier::new(store);
+            tiers.push(if tiers.is_empty() {
+                tier.keeping(near)
+            } else {
+                tier.keeping(far).compressing(compress)
+            });
         }
         let tiers = Tiers::new(tiers, &context)?;
         let store = tiers.nearest().cloned();
@@ -234,9 +238,15 @@ impl PyNativeCheckpoints {
             retention_of(options, "keep_last", "keep_every")?,
             retention_of(options, "mirror_keep_last", "mirror_keep_every")?,
         ];
+        let compress: Option<String> = get(options, "mirror_compress")?;
+        let compress = compress.as_deref().unwrap_or("off").parse().map_err(raise)?;
         let context = choices.context(process.context());
         let secrets = Arc::new(Secrets::of(py, options, &context)?);
-        let place = wait(py, process, Place::open(process, context, locations, retentions))?;
+        let place = wait(
+            py,
+            process,
+            Place::open(process, context, locations, retentions, compress),
+        )?;
         let reader = (
             get(options, "rank")?.unwrap_or(0),
             get(options, "world")?.unwrap_or(1),

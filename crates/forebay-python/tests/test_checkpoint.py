@@ -189,6 +189,40 @@ def test_checkpoints_are_copied_to_a_mirror(place: Path, tmp_path: Path) -> None
         assert ckpt.load(framework="numpy")["w"][0] == 3
 
 
+def test_mirrors_compress(place: Path, tmp_path: Path) -> None:
+    far = tmp_path / "far"
+    state = {"w": numpy.random.default_rng(1).normal(size=300_000).astype("float32"), "n": 7}
+    with forebay.Checkpointer(
+        place, mirror=far, mirror_compress="auto", keep_last=1, incremental=True, chunk_bytes=1 << 16
+    ) as ckpt:
+        for step in (1, 2):
+            state["w"][step] = step
+            ckpt.save(step, state).wait()
+        ckpt.drain()
+        rows = ckpt.checkpoints()
+        assert [len(row["places"]) for row in rows] == [1, 2]
+        # What is near is raw, and what is far is less.
+        assert list(place.rglob("*.safetensors"))
+        assert not list(place.rglob("*.chunks"))
+        assert not list(far.rglob("*.safetensors"))
+        packed = sum(path.stat().st_size for path in far.rglob("*.chunks"))
+        assert 0 < packed < state["w"].nbytes * 0.95
+        # Damage near: the far one is the same checkpoint.
+        for payload in place.rglob("*.safetensors"):
+            data = bytearray(payload.read_bytes())
+            data[-100] ^= 1
+            payload.write_bytes(data)
+        target = {"w": numpy.zeros_like(state["w"]), "n": 0}
+        ckpt.load_into(target)
+        assert_same(target, state)
+    with forebay.Checkpointer(far) as ckpt:
+        assert all(ckpt.verify(step)["is_whole"] for step in (1, 2))
+        assert_same(ckpt.load(framework="numpy"), state)
+    for options in ({"key": "env"}, {"sign": "pair"}):
+        with pytest.raises(forebay.InvalidInputError, match="give compress"):
+            forebay.Checkpointer(place, mirror=far, mirror_compress="auto", **options)  # type: ignore[arg-type]
+
+
 def test_saves_after_going_back_are_kept_and_told(place: Path) -> None:
     with forebay.Checkpointer(place, keep_last=2) as ckpt:
         for step in (10, 20, 30):
@@ -476,6 +510,7 @@ def test_wrong_arguments_are_refused(place: Path) -> None:
         ({"chunk_bytes": 5}, "power of two"),
         ({"compress": "best"}, "best"),
         ({"mirror_keep_every": 2}, "keep_last"),
+        ({"mirror_compress": "best"}, "best"),
     ]:
         with pytest.raises((forebay.InvalidInputError, forebay.LimitExceededError), match=message):
             forebay.Checkpointer(place, **options).save(1, {"w": numpy.zeros(3)}).wait()  # type: ignore[arg-type]

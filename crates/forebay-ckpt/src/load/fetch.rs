@@ -215,12 +215,9 @@ impl Job<'_> {
             if joined.len() <= want {
                 joined.push(Vec::new());
             }
-            let Some(pieces) = joined.last_mut() else { continue };
-            let alone = match pieces.last_mut() {
-                Some(last) => last.unsplit(piece).err(),
-                None => Some(piece),
-            };
-            pieces.extend(alone);
+            if let Some(pieces) = joined.last_mut() {
+                pieces.push(piece);
+            }
         }
         joined.into_iter().map(|pieces| join(pieces, ledger)).collect()
     }
@@ -370,7 +367,15 @@ fn broken_off(error: tokio::task::JoinError) -> Error {
 }
 
 /// Pieces of one memory as one again. A read that was tried again comes back in other memory; only then everything is copied together.
-pub(crate) fn join(mut pieces: Vec<AlignedBuf>, ledger: &mut Ledger) -> Result<AlignedBuf> {
+pub(crate) fn join(split: Vec<AlignedBuf>, ledger: &mut Ledger) -> Result<AlignedBuf> {
+    let mut pieces: Vec<AlignedBuf> = Vec::new();
+    for piece in split {
+        let alone = match pieces.last_mut() {
+            Some(last) => last.unsplit(piece).err(),
+            None => Some(piece),
+        };
+        pieces.extend(alone);
+    }
     if pieces.len() == 1
         && let Some(whole) = pieces.pop()
     {

@@ -6,7 +6,7 @@ use super::{Area, Want, about};
 use crate::entry::{ChunkRecord, Content, SliceSpec};
 use crate::hash::Place;
 use crate::index::Found;
-use crate::open::Checkpoint;
+use crate::open::{self, Checkpoint};
 use crate::part::PayloadRow;
 
 /// Some bytes of a slice that go to one place of the memory.
@@ -294,8 +294,18 @@ async fn chunks(
     first_chunk: u64,
     copies: &[Copy],
 ) -> Result<Vec<Needed>> {
-    let chunk_bytes = checkpoint.manifest().chunk_bytes;
     let part = checkpoint.part(rank).await?;
+    let chunk_bytes = checkpoint.manifest().chunk_bytes;
+    chunks_of(&part, chunk_bytes, (name, spec, first_chunk), copies).await
+}
+
+/// Chunks of a slice of a part that copies touch.
+pub(super) async fn chunks_of(
+    part: &open::Part,
+    chunk_bytes: u32,
+    (name, spec, first_chunk): (&str, &SliceSpec, u64),
+    copies: &[Copy],
+) -> Result<Vec<Needed>> {
     let id = spec.id(name);
     let mut needed: Vec<Needed> = Vec::new();
     for numbers in chunk_ranges(copies, u64::from(chunk_bytes)) {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::{Ledger, Result};
 use forebay_io::Buf;
+use forebay_store::WriteCheck;
 use futures::stream::TryStreamExt;
 
 use super::Save;
@@ -39,6 +40,8 @@ pub(super) struct Written {
     pub(super) records: HashMap<usize, ChunkRecord>,
     /// Content ids of these, where they were not known before.
     pub(super) ids: HashMap<usize, Digest>,
+    /// How far what arrived was checked, where it went chunk after chunk.
+    pub(super) check: Option<WriteCheck>,
     pub(super) ledger: Ledger,
 }
 
@@ -214,7 +217,8 @@ pub(super) async fn write(save: &Save, supply: &Supply, body: Body) -> Result<Wr
         writer.abort().await;
         return Err(error);
     }
-    let (bytes, ledger) = writer.finish().await?;
+    let (bytes, check, ledger) = writer.finish().await?;
+    written.check = Some(check);
     written.row = Some(PayloadRow { bytes, ..row });
     written.ledger = ledger;
     Ok(written)

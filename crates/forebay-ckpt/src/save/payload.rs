@@ -124,6 +124,7 @@ impl<'a> Payload<'a> {
             row: Some(self.row),
             records,
             ids: sent.ids.into_iter().collect(),
+            check: None,
             ledger: sent.ledger,
         })
     }

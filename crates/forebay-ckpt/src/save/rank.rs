@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Ledger, Result};
-use forebay_store::StoreExt;
+use forebay_store::{StoreExt, WriteCheck};
 
 use super::hash::{self, Job};
 use super::known::{Known, find_known};
@@ -46,14 +46,30 @@ pub(super) async fn save(
     items: Vec<Item>,
     fill: Option<Arc<dyn Fill>>,
 ) -> Result<RankSaved> {
-    let chunk_bytes = save.options.chunk_bytes;
-    let Prepared { slices, others } = prepare(items, chunk_bytes, fill.is_some())?;
+    let prepared = prepare(items, save.options.chunk_bytes, fill.is_some())?;
+    let (saved, _) = save_prepared(save, rank, prepared, fill, None).await?;
+    Ok(saved)
+}
+
+/// Save what is prepared. Where the ids of all chunks are `given`, what is written must have them. Gives how far what arrived was checked, too.
+pub(super) async fn save_prepared(
+    save: &Save,
+    rank: u32,
+    Prepared { slices, others }: Prepared,
+    fill: Option<Arc<dyn Fill>>,
+    given: Option<&[Digest]>,
+) -> Result<(RankSaved, [Option<WriteCheck>; 2])> {
     let supply = Supply::new(fill);
     let (mut ids, mut known, mut base_trouble) = (None, HashMap::new(), None);
     if save.base.is_some() {
         // What the base has decides what is written, so all ids are needed first.
-        let all = jobs(&slices, chunk_bytes)?;
-        let found = hash::all(&supply, save.base_id_kind(), all).await?;
+        let found = match given {
+            Some(given) => given.to_vec(),
+            None => {
+                let all = jobs(&slices, save.options.chunk_bytes)?;
+                hash::all(&supply, save.base_id_kind(), all).await?
+            }
+        };
         (known, base_trouble) = find_known(save, rank, &slices, &found).await?;
         if let Some(why) = &base_trouble {
             tracing::warn!(
@@ -74,6 +90,9 @@ pub(super) async fn save(
     } else {
         store_raw(save, payload(&known)?, &slices, ids).await?
     };
+    if let Some(given) = given {
+        check_ids(given, &written)?;
+    }
     let rounds = supply.rounds();
     // Whoever fills need not wait for the part to be written.
     drop(supply);
@@ -97,11 +116,21 @@ pub(super) async fn save(
     let part = builder.finish()?;
     let key = piece_key(save.options.step, save.options.attempt, Piece::Part(rank));
     let how = save.put_options();
-    let put = save.source.store.put_bytes(&key, &part, &how);
-    ledger.merge(&put.await?.ledger);
+    let put = save.source.store.put_bytes(&key, &part, &how).await?;
+    ledger.merge(&put.ledger);
     ledger.merge(&save.base_ledger());
     done.ledger = ledger;
-    Ok(done)
+    Ok((done, [written.check, Some(put.check)]))
+}
+
+/// What was read and written is what its ids say.
+fn check_ids(given: &[Digest], written: &Written) -> Result<()> {
+    let is_same = |(number, id): (&usize, &Digest)| given.get(*number) == Some(id);
+    if written.ids.iter().all(is_same) {
+        return Ok(());
+    }
+    let message = "a chunk holds its hash, but its bytes are not those that were saved";
+    Err(Error::new(ErrorKind::Corrupt, "save", message))
 }
 
 /// Ids of the known chunks as this checkpoint has them, from those of the base: sealed ones have keys of their own.

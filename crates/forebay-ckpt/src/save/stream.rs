@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Result};
 use forebay_io::AlignedBuf;
-use forebay_store::{PutOptions, Upload};
+use forebay_store::{PutOptions, Upload, WriteCheck};
 use tokio::task::JoinSet;
 
 use super::write;
@@ -151,17 +151,16 @@ impl<'a> PartWriter<'a> {
         Ok(())
     }
 
-    /// Make the object visible; gives its length.
-    pub(super) async fn finish(mut self) -> Result<(u64, Ledger)> {
+    /// Make the object visible; gives its length, and how far it was checked.
+    pub(super) async fn finish(mut self) -> Result<(u64, WriteCheck, Ledger)> {
         let finished = self.complete().await;
         if finished.is_err() {
             self.abort().await;
         }
-        finished?;
-        Ok((self.end, self.ledger))
+        Ok((self.end, finished?, self.ledger))
     }
 
-    async fn complete(&mut self) -> Result<()> {
+    async fn complete(&mut self) -> Result<WriteCheck> {
         let Some(upload) = self.upload.clone() else {
             let part = match self.part.take() {
                 Some(part) => part.freeze().slice(..self.at),
@@ -173,7 +172,7 @@ impl<'a> PartWriter<'a> {
                 .put(&self.key, part.into(), &self.options)
                 .await?;
             self.ledger.merge(&put.ledger);
-            return Ok(());
+            return Ok(put.check);
         };
         if self.at > 0 || self.parts == 0 {
             self.send().await?;
@@ -181,8 +180,9 @@ impl<'a> PartWriter<'a> {
         while !self.flight.is_empty() {
             self.land().await?;
         }
-        self.ledger.merge(&upload.complete().await?.ledger);
-        Ok(())
+        let put = upload.complete().await?;
+        self.ledger.merge(&put.ledger);
+        Ok(put.check)
     }
 
     /// Give up: nothing of it stays.

@@ -41,31 +41,47 @@ async fn source() -> Arc<dyn Store> {
     Arc::clone(SOURCE.get_or_init(make).await)
 }
 
-async fn drain_to(store: &Arc<dyn Store>, context: &Context, steps: &[u64]) -> Result<DrainReport> {
+async fn drain_to(
+    store: &Arc<dyn Store>,
+    context: &Context,
+    steps: &[u64],
+    work: Work,
+) -> Result<DrainReport> {
     let options = DrainOptions {
         steps: Some(steps.to_vec()),
+        compress: work.compress(),
         stale_after: Duration::ZERO,
         ..DrainOptions::default()
     };
     drain(source().await, Arc::clone(store), context, &options, &silent).await
 }
 
-/// What is brought while something fails: a step whose base is there, and one whose base comes with it.
+/// What is brought while something fails: a step whose base is there, and one whose base comes with it; as it is, or compressed on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     OnBase,
     WithBase,
+    Packed,
+    PackedAlone,
 }
 
 impl Work {
+    fn has_base(self) -> bool {
+        matches!(self, Self::OnBase | Self::Packed)
+    }
+
+    fn compress(self) -> Compress {
+        match self {
+            Self::OnBase | Self::WithBase => Compress::Off,
+            Self::Packed | Self::PackedAlone => Compress::Auto,
+        }
+    }
+
     async fn prepared(self) -> SimFs {
         let fs = SimFs::new();
         let (store, context) = store_on(Arc::new(SimEngine::new(&fs, SimConfig::default())));
-        let before: &[u64] = match self {
-            Self::OnBase => &[1, 2],
-            Self::WithBase => &[1],
-        };
-        drain_to(&store, &context, before).await.unwrap();
+        let before: &[u64] = if self.has_base() { &[1, 2] } else { &[1] };
+        drain_to(&store, &context, before, self).await.unwrap();
         fs.settle();
         fs
     }
@@ -73,7 +89,7 @@ impl Work {
     fn expected(self, is_done: bool) -> Expected {
         let must = |step: u64| vec![Some(state_of(step))];
         let mut expected = BTreeMap::from([(1, must(1))]);
-        if self == Self::OnBase {
+        if self.has_base() {
             expected.insert(2, must(2));
         }
         let third = if is_done {
@@ -92,7 +108,7 @@ struct Ran {
     result: Result<()>,
 }
 
-async fn run(base: &SimFs, forgets: Forgets, config: SimConfig) -> Ran {
+async fn run(work: Work, base: &SimFs, forgets: Forgets, config: SimConfig) -> Ran {
     // Crashing a file system that is durable throughout copies it.
     let fs = base.crash(Seed(0));
     let engine = Arc::new(SimEngine::new(
@@ -104,14 +120,14 @@ async fn run(base: &SimFs, forgets: Forgets, config: SimConfig) -> Ran {
     ));
     let inner = Arc::clone(&engine);
     let (store, context) = store_on(Arc::new(Forgetful { inner, forgets }));
-    let result = drain_to(&store, &context, &[3]).await.map(|report| {
+    let result = drain_to(&store, &context, &[3], work).await.map(|report| {
         assert!(report.is_whole(), "{report:?}");
     });
     Ran { fs, engine, result }
 }
 
 /// Another process goes on; gives whether it found something of the one before.
-async fn go_on(fs: &SimFs, after: Duration) -> Result<bool, String> {
+async fn go_on(work: Work, fs: &SimFs, after: Duration) -> Result<bool, String> {
     let told = |error: forebay_core::Error| format!("going on: {error}");
     let (store, context) = store_at(Arc::new(SimEngine::new(fs, SimConfig::default())), after);
     if !after.is_zero() {
@@ -119,7 +135,7 @@ async fn go_on(fs: &SimFs, after: Duration) -> Result<bool, String> {
             .await
             .map_err(told)?;
     }
-    let report = drain_to(&store, &context, &[3]).await.map_err(told)?;
+    let report = drain_to(&store, &context, &[3], work).await.map_err(told)?;
     if !report.is_whole() {
         return Err(format!("going on: {report:?}"));
     }
@@ -137,7 +153,7 @@ async fn sweep(work: Work, align: Option<u32>) -> Result<(u64, u64, u64), String
             reorder: align.is_some(),
             ..SimConfig::default()
         };
-        let ran = run(&base, Forgets::Nothing, config).await;
+        let ran = run(work, &base, Forgets::Nothing, config).await;
         let expected = work.expected(ran.result.is_ok());
         let told = |wrong: String| {
             let trace = ran.engine.trace().join("\n");
@@ -157,12 +173,12 @@ async fn sweep(work: Work, align: Option<u32>) -> Result<(u64, u64, u64), String
                 } else {
                     PIN_AGE_MAX * 2
                 };
-                go_on(&crashed, after).await.map_err(told)?;
+                go_on(work, &crashed, after).await.map_err(told)?;
                 look(&crashed, &work.expected(true)).await.map_err(told)?;
             }
         }
         // The machine stays up.
-        resumed += u64::from(go_on(&ran.fs, Duration::ZERO).await.map_err(told)?);
+        resumed += u64::from(go_on(work, &ran.fs, Duration::ZERO).await.map_err(told)?);
         for seed in 0..LATE_CRASHES {
             look(&ran.fs.crash(Seed(seed)), &work.expected(true))
                 .await
@@ -201,15 +217,26 @@ async fn power_may_fail_during_a_drain_that_brings_a_base_along() {
 }
 
 #[tokio::test]
+async fn power_may_fail_during_a_drain_that_compresses() {
+    swept(Work::Packed).await;
+}
+
+#[tokio::test]
+async fn power_may_fail_during_a_drain_that_compresses_all() {
+    swept(Work::PackedAlone).await;
+}
+
+#[tokio::test]
 async fn a_disk_that_forgets_what_was_drained_is_found_out() {
     for forgets in [Forgets::Sync, Forgets::SyncDir] {
-        let base = Work::WithBase.prepared().await;
-        let ran = run(&base, forgets, SimConfig::default()).await;
+        let work = Work::WithBase;
+        let base = work.prepared().await;
+        let ran = run(work, &base, forgets, SimConfig::default()).await;
         ran.result.unwrap();
         let mut found = 0;
         for seed in 0..64 {
             let crashed = ran.fs.crash(Seed(seed));
-            found += u64::from(look(&crashed, &Work::WithBase.expected(true)).await.is_err());
+            found += u64::from(look(&crashed, &work.expected(true)).await.is_err());
         }
         println!("{forgets:?}: found in {found} of 64 crashes");
         assert!(found > 0, "{forgets:?} goes unnoticed");
@@ -226,7 +253,11 @@ async fn every_operation_of_a_drain_may_fail() {
         SimFault::Enospc,
         SimFault::TornWrite,
     ];
-    for (work, tried) in [(Work::OnBase, &all[..]), (Work::WithBase, &all[..1])] {
+    for (work, tried) in [
+        (Work::OnBase, &all[..]),
+        (Work::WithBase, &all[..1]),
+        (Work::Packed, &all[..]),
+    ] {
         let base = work.prepared().await;
         for fault in tried.iter().copied() {
             for at in 1..OPS_MAX {
@@ -235,7 +266,7 @@ async fn every_operation_of_a_drain_may_fail() {
                     fail_op: Some((at, fault)),
                     ..SimConfig::default()
                 };
-                let ran = run(&base, Forgets::Nothing, config).await;
+                let ran = run(work, &base, Forgets::Nothing, config).await;
                 if ran.engine.ops() < at {
                     break;
                 }
@@ -246,7 +277,7 @@ async fn every_operation_of_a_drain_may_fail() {
                 let expected = work.expected(ran.result.is_ok());
                 let crashed = ran.fs.crash(Seed(at));
                 look(&crashed, &expected).await.map_err(told).unwrap();
-                go_on(&ran.fs, Duration::ZERO).await.map_err(told).unwrap();
+                go_on(work, &ran.fs, Duration::ZERO).await.map_err(told).unwrap();
                 let crashed = ran.fs.crash(Seed(at));
                 look(&crashed, &work.expected(true)).await.map_err(told).unwrap();
                 faults += 1;

@@ -101,15 +101,18 @@ pub(crate) fn state(seed: u64) -> State {
 
 /// The same names and shapes, with numbers that shrink: few exponents, as weights have.
 pub(crate) fn soft_state(seed: u64) -> State {
-    let mut state = state(seed);
-    for tensor in state.values_mut() {
-        let width = (tensor.dtype.bits() / 8) as usize;
-        for element in tensor.bytes.chunks_exact_mut(width) {
-            let high = &mut element[width - 1];
-            *high = 0x38 | *high & 3;
-        }
+    let soften = |(name, tensor)| (name, soft(tensor));
+    state(seed).into_iter().map(soften).collect()
+}
+
+/// With few exponents.
+pub(crate) fn soft(mut tensor: Tensor) -> Tensor {
+    let width = (tensor.dtype.bits() / 8) as usize;
+    for element in tensor.bytes.chunks_exact_mut(width) {
+        let high = &mut element[width - 1];
+        *high = 0x38 | *high & 3;
     }
-    state
+    tensor
 }
 
 /// The rows (or columns, along `dim`) that a rank has of a tensor: as torch chunks them; what has no such dimension is rank 0's.

@@ -46,16 +46,34 @@ pub(super) struct Job<'a> {
 
 impl Job<'_> {
     /// Bring one after the other. What is wrong with one of them goes into the report, and the next is brought; a destination that fails ends it.
-    pub(super) async fn run(&self, wanted: Vec<Manifest>, report: &mut DrainReport) -> Result<()> {
+    ///
+    /// `far` is what the destination has.
+    pub(super) async fn run(
+        &self,
+        wanted: Vec<Manifest>,
+        mut far: HashMap<u64, Manifest>,
+        report: &mut DrainReport,
+    ) -> Result<()> {
         for manifest in wanted {
             let step = manifest.step;
+            if let Some(why) = self.refusal(&manifest) {
+                report.pass(step, why, true);
+                continue;
+            }
             if let Some(gone) = gone_of_step(self.to, step).await? {
                 let why = format!("attempt {gone} at this step is being removed there; run gc to its end");
                 report.pass(step, why, true);
                 continue;
             }
-            match self.bring(manifest).await {
-                Ok((drained, ledger)) => {
+            // Boxed: whatever awaits this would be as large.
+            let brought = if self.recodes(&manifest) {
+                Box::pin(self.recode(manifest, &far)).await
+            } else {
+                Box::pin(self.bring(manifest)).await
+            };
+            match brought {
+                Ok((drained, ledger, manifest)) => {
+                    far.insert(step, manifest);
                     report.ledger.merge(&ledger);
                     report.drained.push(drained);
                     (self.tell)(DrainEvent::Done(step));
@@ -83,7 +101,7 @@ impl Job<'_> {
             )
     }
 
-    async fn bring(&self, manifest: Manifest) -> Result<(Drained, Ledger)> {
+    async fn bring(&self, manifest: Manifest) -> Result<(Drained, Ledger, Manifest)> {
         let own = (manifest.step, manifest.attempt);
         let attempts: BTreeSet<(u64, Attempt)> = manifest
             .payloads
@@ -97,11 +115,7 @@ impl Job<'_> {
         for (step, attempt) in attempts {
             self.list_attempt(step, attempt, &mut there).await?;
         }
-        if let Some(log) = &self.options.access_log {
-            let which = (own.0, Some(own.1));
-            log.note(&self.from.context, &*self.from.store, AccessOp::Copy, which)
-                .await?;
-        }
+        self.note(own).await?;
         let checkpoint = Checkpoint::with_manifest(self.from.clone(), manifest, Ledger::default());
         let mut drained = Drained {
             step: own.0,
@@ -117,14 +131,36 @@ impl Job<'_> {
             .await?;
         self.send_parts(&checkpoint, &there, &mut drained, &mut ledger)
             .await?;
-        self.settle(&checkpoint).await?;
-        self.lease.check().await?;
         ledger.merge(&checkpoint.ledger());
-        let (bytes, put) = self.publish(checkpoint.manifest()).await?;
+        let manifest = checkpoint.manifest().clone();
+        self.commit(&manifest, &mut drained, &mut ledger).await?;
+        Ok((drained, ledger, manifest))
+    }
+
+    /// Once all that it names is there.
+    pub(super) async fn commit(
+        &self,
+        manifest: &Manifest,
+        drained: &mut Drained,
+        ledger: &mut Ledger,
+    ) -> Result<()> {
+        self.settle(manifest).await?;
+        self.lease.check().await?;
+        let (bytes, put) = self.publish(manifest).await?;
         ledger.merge(&put);
         drained.objects += 1;
         drained.bytes += bytes;
-        Ok((drained, ledger))
+        Ok(())
+    }
+
+    /// Say in the log that a checkpoint is copied, where there is to be one.
+    pub(super) async fn note(&self, (step, attempt): (u64, Attempt)) -> Result<()> {
+        let Some(log) = &self.options.access_log else {
+            return Ok(());
+        };
+        let Source { store, context, .. } = self.from;
+        log.note(context, &**store, AccessOp::Copy, (step, Some(attempt)))
+            .await
     }
 
     async fn list_attempt(&self, step: u64, attempt: Attempt, there: &mut There) -> Result<()> {
@@ -200,6 +236,16 @@ impl Job<'_> {
         self.send_all(sealed, there, drained, ledger).await
     }
 
+    pub(super) fn way<'a>(&'a self, tell: &'a (dyn Fn(u64) + Send + Sync)) -> Way<'a> {
+        Way {
+            from: self.from,
+            to: self.to,
+            class: self.options.class,
+            reads_back: self.options.reads_back,
+            tell,
+        }
+    }
+
     async fn send_all(
         &self,
         sealed: Vec<Sealed>,
@@ -208,14 +254,7 @@ impl Job<'_> {
         ledger: &mut Ledger,
     ) -> Result<()> {
         let tell = |bytes| (self.tell)(DrainEvent::Sent(bytes));
-        let way = Way {
-            from: self.from,
-            to: self.to,
-            class: self.options.class,
-            reads_back: self.options.reads_back,
-            tell: &tell,
-        };
-        let way = &way;
+        let way = &self.way(&tell);
         let sends = sealed.into_iter().map(|object| {
             // What has another length is not what its name says, whoever put it there.
             let is_wrong = there.contains_key(&object.key);
@@ -250,11 +289,10 @@ impl Job<'_> {
 
     /// Where names are files, make durable what others made and may have been killed before they did so: objects that were found, and the folders on the way to
     /// all of them. Putting a name syncs its folder. What checkpoints there name is durable already.
-    async fn settle(&self, checkpoint: &Checkpoint) -> Result<()> {
+    async fn settle(&self, manifest: &Manifest) -> Result<()> {
         if self.to.store.location().to_path().is_none() {
             return Ok(());
         }
-        let manifest = checkpoint.manifest();
         let rows = manifest.payloads.iter();
         let found = rows.filter(|row| !self.vouched.contains(&row.order()));
         let own = (manifest.step, manifest.attempt);

@@ -1,10 +1,10 @@
-//! Copies whole checkpoints from one store to another: which of them, how, and what came of it. `bring` does it for each.
+//! Copies whole checkpoints from one store to another: which of them, how, and what came of it. `bring` does it for each, and `recode` for those that are compressed on the way.
 //!
 //! ```text
-//! steps there and here, rules of the destination --> which steps go --> pin (lease) --> each, newest first: bring
+//! steps there and here, rules of the destination --> which steps go --> pin (lease) --> each, newest first: bring, or recode
 //! ```
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::bring::Job;
 use super::lease::Lease;
 use crate::access_log::AccessLog;
+use crate::codec::Compress;
 use crate::list;
 use crate::manifest::{Manifest, Publish};
 use crate::names::manifests_note_key;
@@ -44,6 +45,8 @@ pub struct DrainOptions {
     pub class: Class,
     /// Most bytes a second that are written to the destination.
     pub bytes_per_second_max: Option<u64>,
+    /// How chunks are compressed on the way; `Off` brings every object as it is. What was compressed when it was saved stays as it is, too.
+    pub compress: Compress,
     /// Read back everything that was sent, not only where nobody else has compared it.
     pub reads_back: bool,
     /// When the pin of another drain did not change for so long, it is taken over.
@@ -60,6 +63,7 @@ impl Default for DrainOptions {
             publish: Publish::default(),
             class: Class::Background,
             bytes_per_second_max: None,
+            compress: Compress::Off,
             reads_back: false,
             stale_after: STALE_AFTER,
             access_log: None,
@@ -82,6 +86,8 @@ pub struct Drained {
     pub bytes_there: u64,
     /// Of the bytes sent, those that no checkpoint refers to any more, so that nothing speaks for them.
     pub unreferenced_bytes: u64,
+    /// Bytes of chunks, as they are, that were stored anew on the way: compressed where that gained something. 0 where objects were sent as they are.
+    pub recoded_bytes: u64,
 }
 
 /// A checkpoint that was not brought, and why.
@@ -184,6 +190,7 @@ pub(crate) async fn drain_with(
         let message = "source and destination are the same";
         return Err(Error::new(ErrorKind::InvalidInput, "drain", message).at(to.store.location()));
     }
+    options.compress.check()?;
     let to = &throttled(to, options);
     let mut report = DrainReport::default();
     let far = list::list_with(to).await?.into_iter();
@@ -201,7 +208,7 @@ pub(crate) async fn drain_with(
         return Ok(report);
     }
     let rows = far.values().flat_map(|manifest| &manifest.payloads);
-    let vouched = rows.map(PayloadRow::order).collect();
+    let vouched: HashSet<_> = rows.map(PayloadRow::order).collect();
     let lease = Lease::take(from, to, options.stale_after).await?;
     let done = async {
         let job = Job {
@@ -214,7 +221,7 @@ pub(crate) async fn drain_with(
             vouched: &vouched,
             tell,
         };
-        job.run(wanted, &mut report).await
+        job.run(wanted, far, &mut report).await
     };
     let done = done.await;
     lease.release().await;
@@ -289,7 +296,7 @@ async fn pick(
             .map_or(kept.contains(&step), |steps| steps.contains(&step));
         match far.get(&step) {
             _ if !is_asked_for => {}
-            Some(there) if there.attempt == manifest.attempt => report.there.push(step),
+            Some(there) if there.attempt.is_same_save(manifest.attempt) => report.there.push(step),
             Some(_) if options.publish != Publish::Replace => {
                 let why = "another attempt at this step is there; replace it explicitly".to_owned();
                 report.pass(step, why, true);

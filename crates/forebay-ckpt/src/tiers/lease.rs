@@ -55,6 +55,11 @@ impl Lease {
         Ok(lease)
     }
 
+    /// Which of several drains this is.
+    pub(super) fn owner(&self) -> &str {
+        &self.owner
+    }
+
     /// Hold attempts: once this returns, no gc at the destination removes what is there of them.
     pub(super) async fn hold(&self, save: (u64, Attempt), holds: Vec<(u64, Attempt)>) -> Result<()> {
         if holds.len() > HOLDS_MAX {

@@ -196,7 +196,7 @@ impl Tiered {
         });
         for number in self.from.number + 1..self.tiers.places.len() {
             let why = match self.tiers.open_at(number, step, false).await {
-                Ok(checkpoint) if checkpoint.manifest().attempt == self.attempt => {
+                Ok(checkpoint) if checkpoint.manifest().attempt.is_same_save(self.attempt) => {
                     tracing::warn!(%error, tier = self.tiers.name(number), "reading a checkpoint from the next tier");
                     self.checkpoint = checkpoint;
                     (self.from.number, self.from.tier) = (number, self.tiers.name(number));

@@ -168,6 +168,9 @@ pub(crate) struct CkptDrainArgs {
     pub(crate) keep: KeepArgs,
     #[command(flatten)]
     pub(crate) bring: BringArgs,
+    /// Compress on the way what was saved raw: off, auto, lz4, zstd or zstd:LEVEL. What is signed or sealed, and not compressed already, is refused
+    #[arg(long, value_name = "WAY", default_value_t = Compress::Off)]
+    pub(crate) compress: Compress,
     /// Go on for ever: bring what is new as it comes
     #[arg(long)]
     pub(crate) watch: bool,

@@ -233,6 +233,25 @@ fn checkpoints_are_drained_and_restored() {
 }
 
 #[test]
+fn drains_compress_when_they_are_told_to() {
+    let sandbox = saved();
+    sandbox
+        .run(["ckpt", "drain", "run", "far", "--compress", "auto"])
+        .exits(0)
+        .says(&["compressed on the way"]);
+    sandbox.run(["ckpt", "verify", "far", "--all"]).exits(0);
+    let ran = sandbox
+        .run(["ckpt", "drain", "run", "far", "--compress", "zstd:3", "--json"])
+        .exits(0);
+    let report = json(&ran.out);
+    assert_eq!(report["there"], serde_json::json!([10, 20]), "{report}");
+    let ran = sandbox
+        .run(["ckpt", "drain", "run", "other", "--compress", "best"])
+        .exits(2);
+    assert!(ran.err.contains("no way to compress"), "{}", ran.err);
+}
+
+#[test]
 fn checkpoints_are_kept_by_age() {
     let sandbox = saved();
     let none = sandbox.run(["ckpt", "gc", "run", "--older-than", "1d"]).exits(0);

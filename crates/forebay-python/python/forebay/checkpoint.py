@@ -174,6 +174,8 @@ class Checkpointer:
         keep_every: beside them, those whose step is a multiple of this.
         mirror_keep_last: what mirrors keep; everything, unless said otherwise.
         mirror_keep_every: beside them, those whose step is a multiple of this.
+        mirror_compress: how what was saved raw is compressed on its way to mirrors, as `compress` says it;
+            not at all, unless said. What is signed or sealed takes `compress` instead.
         key: seal everything for those who have this key, or one of several: ``file:PATH``, ``env``,
             ``aws-kms:KEY``, ``command:PROGRAM ARGUMENTS``, or a path. The same to load it.
         sign: file with a private key to sign checkpoints by; takes ``blake3`` or ``sha256`` for `hash`.
@@ -213,6 +215,7 @@ class Checkpointer:
         keep_every: int | None = None,
         mirror_keep_last: int | None = None,
         mirror_keep_every: int | None = None,
+        mirror_compress: str | None = None,
         compress: str = "off",
         key: str | Sequence[str] | None = None,
         sign: Url | None = None,
@@ -249,6 +252,9 @@ class Checkpointer:
             raise InvalidInputError("full_every counts from 1 on")
         if overwrite and single_writer:
             raise InvalidInputError("overwrite and single_writer are two ways to publish: one of them")
+        if mirror_compress not in {None, "off"} and compress == "off" and (key or sign):
+            why = "a signature does not outlast it" if sign else "what is sealed does not shrink"
+            raise InvalidInputError(f"mirror_compress: {why}; give compress, which mirrors keep")
         self._ranks = Ranks(rank, world, coordinate, run_id)
         self._native = NativeCheckpoints(
             os.fspath(url),
@@ -260,6 +266,7 @@ class Checkpointer:
                 "keep_every": keep_every,
                 "mirror_keep_last": mirror_keep_last,
                 "mirror_keep_every": mirror_keep_every,
+                "mirror_compress": mirror_compress,
                 "keys": [key] if isinstance(key, str) else list(key or ()),
                 "sign": None if sign is None else os.fspath(sign),
                 "trust": [os.fspath(one) for one in _listed(trust)],

@@ -23,6 +23,7 @@ pub(super) async fn run(args: &CkptDrainArgs, app: &App) -> Printed<Exit> {
     let options = DrainOptions {
         steps: (!args.step.is_empty()).then(|| args.step.clone()),
         retention: args.keep.retention(),
+        compress: args.compress,
         ..options(&args.bring)
     };
     if !args.watch {
@@ -185,6 +186,13 @@ fn print(report: &DrainReport, time: Duration, app: &App) -> Printed<()> {
         ByteSize(sum(|drained| drained.bytes_there)),
         count(report.there.len() as u64, "checkpoint"),
     ));
+    let recoded = sum(|drained| drained.recoded_bytes);
+    if recoded > 0 {
+        printer.say(format_args!(
+            "{} of chunks were compressed on the way",
+            ByteSize(recoded)
+        ));
+    }
     printer.detail(&report.ledger);
     Ok(())
 }
