@@ -1,13 +1,14 @@
 //! Removes what nobody needs: steps beyond what is to be kept, and what attempts without a commit left.
 //!
 //! ```text
-//! own pin -> list all objects -> .gone for each step that goes -> read pins -> delete their manifests, durably -> read the manifests that are left
-//!         -> delete candidates that nothing names -> delete .gone -> own pin goes
+//! own pin -> list all objects and open uploads -> .gone for each step that goes -> read pins -> delete their manifests, durably -> read the manifests that are left
+//!         -> delete candidates that nothing names, and uploads of the dead -> delete .gone -> own pin goes
 //! ```
 //!
 //! The order is what makes it safe beside running saves and across power failures; `docs/formats/checkpoint.md` says why.
 
 mod lease;
+mod uploads;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -76,6 +77,10 @@ pub struct Collected {
     pub bytes: u64,
     /// Attempts being saved, whose objects were left alone.
     pub pinned: Vec<String>,
+    /// Objects whose uploads in parts were begun by writers that died, and given up: nobody saw them, but a bucket keeps their parts.
+    pub uploads: Vec<Key>,
+    /// Why nobody knows of such uploads, where the store does not tell, or why some of them are still there.
+    pub uploads_trouble: Option<String>,
 }
 
 /// An object under `steps/`.
@@ -159,6 +164,7 @@ impl Gc<'_> {
     async fn run(&self) -> Result<Collected> {
         let store = &*self.source.store;
         let candidates = self.candidates().await?;
+        let uploads = self.open_uploads().await;
         let names = list::names(self.source).await?;
         let manifests = self.readable(&names).await?;
         let going = self.going(&names, &manifests);
@@ -189,6 +195,7 @@ impl Gc<'_> {
                 self.delete(&candidate.key).await?;
             }
         }
+        self.give_up(uploads, &pinned, &mut done).await?;
         if !self.options.is_dry_run {
             self.tidy_up(&gone, &left, &pinned).await?;
         }

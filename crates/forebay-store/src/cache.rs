@@ -44,8 +44,8 @@ use self::read::Read;
 use self::shared::Shared;
 use crate::context::Context;
 use crate::store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, PartBody, PutDone, PutOptions, ReadDone,
-    ReadOptions, Store, Upload,
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, OpenUpload, PartBody, PutDone, PutOptions,
+    ReadDone, ReadOptions, Store, Upload,
 };
 
 /// Times a read starts again because the object changed under it; a writer faster than that gets a `Precondition`.
@@ -321,6 +321,14 @@ impl Store for Cache {
         let done = self.origin.delete(key).await;
         changing.over().await;
         done
+    }
+
+    async fn open_uploads(&self, prefix: &Key) -> Result<Vec<OpenUpload>> {
+        self.origin.open_uploads(prefix).await
+    }
+
+    async fn abort_upload(&self, upload: &OpenUpload) -> Result<()> {
+        self.origin.abort_upload(upload).await
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

@@ -32,6 +32,7 @@ pub use local::{ForkHold, LocalStore, hold_for_fork, remove_drafts};
 pub use memory::MemoryStore;
 pub use open::{open, open_object};
 pub use store::{
-    Body, Capabilities, Checksum, Entry, ListOptions, Listing, ObjectMeta, PartBody, Proof, PutDone, PutMode,
-    PutOptions, ReadDone, ReadOptions, Store, Upload, WriteCheck, is_special_file,
+    Body, Capabilities, Checksum, Entry, ListOptions, Listing, OPEN_UPLOADS_MAX, ObjectMeta, OpenUpload,
+    PartBody, Proof, PutDone, PutMode, PutOptions, ReadDone, ReadOptions, Store, Upload, WriteCheck,
+    is_special_file,
 };

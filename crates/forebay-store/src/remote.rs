@@ -5,7 +5,7 @@
 //! - [`config`]: endpoint, region and addressing, resolved in one place; [`environment`] and [`profile`] are what it reads;
 //! - [`credentials`]: the whole ordinary chain of AWS; [`kms`]: secrets that a key of AWS KMS wraps;
 //! - [`transport`]: one shared HTTP client that judges replies, with [`direct`] for bodies that go past its buffers; [`failure`]: what they mean in our words;
-//! - [`read`], [`write`], [`upload`], [`list`]: the operations; [`backend`]: the clients they use;
+//! - [`read`], [`write`], [`upload`], [`list`], [`left`]: the operations; [`backend`]: the clients they use;
 //! - what the store can be relied on for comes from [`probe`], and conditional writes refuse to work without it.
 //!
 //! ```text
@@ -20,6 +20,7 @@ mod direct;
 mod environment;
 mod failure;
 mod kms;
+mod left;
 mod list;
 mod patience;
 mod profile;
@@ -51,8 +52,8 @@ pub(crate) use tls::Transports;
 use crate::context::Context;
 use crate::probe;
 use crate::store::{
-    Body, Capabilities, Checksum, Entry, ListOptions, Listing, ObjectMeta, Proof, PutDone, PutOptions,
-    ReadDone, ReadOptions, Store, Upload, identity_below,
+    Body, Capabilities, Checksum, Entry, ListOptions, Listing, ObjectMeta, OpenUpload, Proof, PutDone,
+    PutOptions, ReadDone, ReadOptions, Store, Upload, identity_below,
 };
 use crate::wrap::Retried;
 use backend::Backend;
@@ -383,6 +384,14 @@ impl Store for RemoteStore {
 
     async fn delete(&self, key: &Key) -> Result<()> {
         self.settle(key, self.delete_object(key).await).await
+    }
+
+    async fn open_uploads(&self, prefix: &Key) -> Result<Vec<OpenUpload>> {
+        self.find_open_uploads(prefix).await
+    }
+
+    async fn abort_upload(&self, upload: &OpenUpload) -> Result<()> {
+        self.settle(&upload.key, self.give_up_upload(upload).await).await
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

@@ -188,6 +188,20 @@ impl Entry {
     }
 }
 
+/// An upload in parts that was begun and neither completed nor given up: nobody sees it, and what it holds is paid for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenUpload {
+    /// The object that it would have become.
+    pub key: Key,
+    /// What the store calls it.
+    pub id: String,
+    /// When it was begun, time since 1970, by the clock of the store.
+    pub begun: Option<Duration>,
+}
+
+/// Most uploads that [`Store::open_uploads`] gives: who has more of them asks again when these are gone.
+pub const OPEN_UPLOADS_MAX: usize = 10_000;
+
 /// A stream of rows. An error row about one name (such as one that is not UTF-8) does not end the stream; the consumer must report it. What is
 /// there but is no object gives a row, in recursive listings, that [`is_special_file`] knows; it may be passed over, but a copy is less
 /// than the whole without it.
@@ -336,6 +350,20 @@ pub trait Store: fmt::Debug + Send + Sync {
         let _ = (state, options);
         let message = "uploads to this store cannot be resumed";
         Err(Error::new(ErrorKind::Unsupported, "upload", message).at(self.location().join(key)))
+    }
+
+    /// Uploads below a prefix that are open, whoever began them, [`OPEN_UPLOADS_MAX`] of them at most. None where uploads do not outlive
+    /// the process, and where the store cannot tell or removes them by itself.
+    async fn open_uploads(&self, prefix: &Key) -> Result<Vec<OpenUpload>> {
+        let _ = prefix;
+        Ok(Vec::new())
+    }
+
+    /// Give up an upload that [`open_uploads`](Self::open_uploads) has named; one that is not there any more is fine. Whoever is still writing it
+    /// cannot complete it.
+    async fn abort_upload(&self, upload: &OpenUpload) -> Result<()> {
+        let message = "this store has no uploads that outlive a process";
+        Err(Error::new(ErrorKind::Unsupported, "abort", message).at(self.location().join(&upload.key)))
     }
 
     /// List below a prefix; the root lists everything.

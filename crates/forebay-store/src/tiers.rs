@@ -25,8 +25,8 @@ use forebay_io::{AlignedBuf, Pages};
 use self::promote::Promotions;
 use crate::context::Context;
 use crate::store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, PLACES_SEPARATOR, Proof, PutDone, PutMode,
-    PutOptions, ReadDone, ReadOptions, Store, Upload,
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, OpenUpload, PLACES_SEPARATOR, Proof, PutDone,
+    PutMode, PutOptions, ReadDone, ReadOptions, Store, Upload,
 };
 
 /// Where writes go.
@@ -359,6 +359,17 @@ impl Store for Tiers {
             result = result.and(self.0.first().delete(key).await);
         }
         result
+    }
+
+    async fn open_uploads(&self, prefix: &Key) -> Result<Vec<OpenUpload>> {
+        // Uploads go to the tiers by themselves, where each has its own: nobody could tell whose one is.
+        let _ = prefix;
+        Ok(Vec::new())
+    }
+
+    async fn abort_upload(&self, upload: &OpenUpload) -> Result<()> {
+        let message = "uploads are given up in the tier that has them";
+        Err(Error::new(ErrorKind::Unsupported, "abort", message).at(self.location().join(&upload.key)))
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

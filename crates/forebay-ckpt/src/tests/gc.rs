@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use forebay_core::{ErrorKind, Key};
-use forebay_store::{Entry as Row, ListOptions, PutOptions, Store, StoreExt};
+use forebay_core::{Error, ErrorKind, Key};
+use forebay_store::{Entry as Row, ListOptions, OpenUpload, PutOptions, Store, StoreExt};
 use futures::StreamExt;
 
 use super::hooked::{Call, Hooked};
@@ -379,4 +379,65 @@ async fn what_the_dead_left_goes_at_once() {
     assert_eq!(collected.objects, 2);
     assert!(!keys(&store).await.iter().any(|key| key.contains(".pin")));
     load_all(&open(&store, &context, 1).await, &state).await.unwrap();
+}
+
+/// What a killed writer left of an upload goes when it is old, and nothing else does: not what is being saved, nor what is young, nor what is not ours.
+#[tokio::test]
+async fn uploads_of_the_dead_are_given_up() {
+    let context = context();
+    let inner = memory();
+    save(&inner, &context, 1, 1, &state(1)).await;
+    let begun = Save::begin(Arc::clone(&inner), &context, options(3, 1, 1))
+        .await
+        .unwrap();
+    let now = context.clock().unix();
+    let name = |step: u64, attempt: u8| {
+        let attempt = options(step, attempt, 1).attempt;
+        format!("steps/{step:020}/{attempt}/rank-000000.safetensors")
+    };
+    let (old, young) = (Some(now.saturating_sub(PIN_AGE_MAX * 2)), Some(now));
+    let left = [
+        (name(2, 1), old),
+        (name(1, 1), old),
+        (name(4, 1), young),
+        (name(3, 1), old),
+        (name(5, 1), None),
+        ("steps/readme".to_owned(), old),
+        ("elsewhere/rank-000000.safetensors".to_owned(), old),
+    ];
+    let upload = |(number, (name, begun)): (usize, &(String, Option<Duration>))| OpenUpload {
+        key: Key::parse(name).unwrap(),
+        id: number.to_string(),
+        begun: *begun,
+    };
+    let uploads: Vec<OpenUpload> = left.iter().enumerate().map(upload).collect();
+    let refuses = Arc::new(AtomicBool::new(true));
+    let is_refused = Arc::clone(&refuses);
+    let store = Hooked::with_uploads(&inner, uploads, move |call, _| {
+        let is_bad = call == Call::OpenUploads && is_refused.load(Ordering::Relaxed);
+        async move {
+            if is_bad {
+                return Err(Error::new(ErrorKind::PermissionDenied, "list uploads", "no"));
+            }
+            Ok(())
+        }
+    });
+    let go = async |is_dry_run| {
+        let options = GcOptions {
+            is_dry_run,
+            ..GcOptions::default()
+        };
+        gc(Arc::clone(&store), &context, &options).await.unwrap()
+    };
+    // A store that does not tell is told of, and the rest is done.
+    let untold = go(false).await;
+    assert!(untold.uploads.is_empty() && untold.uploads_trouble.unwrap().contains("no"));
+    refuses.store(false, Ordering::Relaxed);
+    let expected = [Key::parse(&name(2, 1)).unwrap(), Key::parse(&name(1, 1)).unwrap()];
+    let there = async || store.open_uploads(&Key::ROOT).await.unwrap().len();
+    assert_eq!((go(true).await.uploads, there().await), (expected.to_vec(), 7));
+    assert_eq!((go(false).await.uploads, there().await), (expected.to_vec(), 5));
+    assert_eq!((go(false).await.uploads, there().await), (vec![], 5));
+    begun.abandon().await;
+    assert_eq!(go(false).await.uploads, [Key::parse(&name(3, 1)).unwrap()]);
 }

@@ -1,14 +1,14 @@
 //! A store before whose calls something else happens: what another process does just then, or a failure of one object.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use forebay_core::{Key, Location, Result, Span};
 use forebay_io::AlignedBuf;
 use forebay_store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions, Store,
-    Upload,
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, OpenUpload, PutDone, PutOptions, ReadDone,
+    ReadOptions, Store, Upload,
 };
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -23,6 +23,8 @@ pub(crate) enum Call {
     Upload,
     List,
     Delete,
+    OpenUploads,
+    Abort,
 }
 
 type Hook = dyn Fn(Call, Key) -> BoxFuture<'static, Result<()>> + Send + Sync;
@@ -31,6 +33,8 @@ type Hook = dyn Fn(Call, Key) -> BoxFuture<'static, Result<()>> + Send + Sync;
 pub(crate) struct Hooked {
     inner: Arc<dyn Store>,
     hook: Arc<Hook>,
+    /// Uploads that others have left.
+    uploads: Mutex<Vec<OpenUpload>>,
 }
 
 impl Hooked {
@@ -41,9 +45,22 @@ impl Hooked {
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
+        Self::with_uploads(inner, Vec::new(), hook)
+    }
+
+    /// The same, with uploads that others have left.
+    pub(crate) fn with_uploads<F>(
+        inner: &Arc<dyn Store>,
+        uploads: Vec<OpenUpload>,
+        hook: impl Fn(Call, Key) -> F + Send + Sync + 'static,
+    ) -> Arc<dyn Store>
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
         Arc::new(Self {
             inner: Arc::clone(inner),
             hook: Arc::new(move |call, key| hook(call, key).boxed()),
+            uploads: Mutex::new(uploads),
         })
     }
 
@@ -108,6 +125,19 @@ impl Store for Hooked {
     async fn delete(&self, key: &Key) -> Result<()> {
         self.before(Call::Delete, key).await?;
         self.inner.delete(key).await
+    }
+
+    async fn open_uploads(&self, prefix: &Key) -> Result<Vec<OpenUpload>> {
+        self.before(Call::OpenUploads, prefix).await?;
+        let uploads = self.uploads.lock().unwrap();
+        let below = uploads.iter().filter(|upload| upload.key.below(prefix).is_some());
+        Ok(below.cloned().collect())
+    }
+
+    async fn abort_upload(&self, upload: &OpenUpload) -> Result<()> {
+        self.before(Call::Abort, &upload.key).await?;
+        self.uploads.lock().unwrap().retain(|open| open.id != upload.id);
+        Ok(())
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use forebay_core::{DataPath, Error, ErrorKind, Key, Ledger, Location, Result, Span};
 use forebay_io::AlignedBuf;
 use forebay_store::{
-    Body, Capabilities, Entry, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions,
-    Store, Upload,
+    Body, Capabilities, Entry, ListOptions, Listing, ObjectMeta, OpenUpload, PutDone, PutOptions, ReadDone,
+    ReadOptions, Store, Upload,
 };
 use futures::stream::{self, StreamExt, TryStreamExt};
 
@@ -299,6 +299,15 @@ impl Store for Folder {
 
     async fn delete(&self, key: &Key) -> Result<()> {
         Err(self.read_only(key))
+    }
+
+    async fn open_uploads(&self, prefix: &Key) -> Result<Vec<OpenUpload>> {
+        let _ = prefix;
+        Ok(Vec::new())
+    }
+
+    async fn abort_upload(&self, upload: &OpenUpload) -> Result<()> {
+        Err(self.read_only(&upload.key))
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

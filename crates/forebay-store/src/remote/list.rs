@@ -151,7 +151,7 @@ impl fmt::Debug for Lister {
     }
 }
 
-fn slashed(dir: &Key) -> Option<String> {
+pub(super) fn slashed(dir: &Key) -> Option<String> {
     (!dir.is_root()).then(|| format!("{dir}/"))
 }
 
@@ -288,7 +288,7 @@ impl S3Lister {
         self.get(&[("list-type", "2"), ("max-keys", "1")]).await.map(drop)
     }
 
-    async fn get(&self, query: &[(&str, &str)]) -> Result<(http::HeaderMap, Bytes)> {
+    pub(super) async fn get(&self, query: &[(&str, &str)]) -> Result<(http::HeaderMap, Bytes)> {
         let query: Vec<String> = query
             .iter()
             .map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, QUERY)))
@@ -347,7 +347,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
 }
 
 /// Undo `encoding-type=url`, in which a space is `+` or `%20`.
-fn decode(name: String, encoded: bool) -> Result<String> {
+pub(super) fn decode(name: String, encoded: bool) -> Result<String> {
     if !encoded {
         return Ok(name);
     }

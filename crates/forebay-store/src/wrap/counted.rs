@@ -10,8 +10,8 @@ use futures::stream::StreamExt;
 
 use super::Op;
 use crate::store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, PartBody, PutDone, PutOptions, ReadDone,
-    ReadOptions, Store, Upload,
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, OpenUpload, PartBody, PutDone, PutOptions,
+    ReadDone, ReadOptions, Store, Upload,
 };
 
 /// A store whose requests are counted; clones share the count.
@@ -180,6 +180,18 @@ impl Store for Counted {
     async fn delete(&self, key: &Key) -> Result<()> {
         self.counters.asked(Op::Delete);
         self.counters.done(Op::Delete, self.inner.delete(key).await, 0)
+    }
+
+    async fn open_uploads(&self, prefix: &Key) -> Result<Vec<OpenUpload>> {
+        self.counters.asked(Op::List);
+        let found = self.inner.open_uploads(prefix).await;
+        self.counters.done(Op::List, found, 0)
+    }
+
+    async fn abort_upload(&self, upload: &OpenUpload) -> Result<()> {
+        self.counters.asked(Op::Abort);
+        self.counters
+            .done(Op::Abort, self.inner.abort_upload(upload).await, 0)
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

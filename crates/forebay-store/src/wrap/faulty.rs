@@ -15,8 +15,8 @@ use futures::stream::{self, StreamExt};
 
 use super::Op;
 use crate::store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, PartBody, PutDone, PutOptions, ReadDone,
-    ReadOptions, Store, Upload,
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, OpenUpload, PartBody, PutDone, PutOptions,
+    ReadDone, ReadOptions, Store, Upload,
 };
 
 /// What goes wrong.
@@ -308,6 +308,20 @@ impl Store for Faulty {
         let hit = self.faults.hit(Op::Delete);
         let call = self.inner.delete(key);
         self.faults.call(Op::Delete, hit, &self.place(key), call).await
+    }
+
+    async fn open_uploads(&self, prefix: &Key) -> Result<Vec<OpenUpload>> {
+        let hit = self.faults.hit(Op::List);
+        let call = self.inner.open_uploads(prefix);
+        self.faults.call(Op::List, hit, &self.place(prefix), call).await
+    }
+
+    async fn abort_upload(&self, upload: &OpenUpload) -> Result<()> {
+        let hit = self.faults.hit(Op::Abort);
+        let call = self.inner.abort_upload(upload);
+        self.faults
+            .call(Op::Abort, hit, &self.place(&upload.key), call)
+            .await
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

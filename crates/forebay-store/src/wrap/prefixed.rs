@@ -8,8 +8,8 @@ use forebay_io::AlignedBuf;
 use futures::stream::StreamExt;
 
 use crate::store::{
-    Body, Capabilities, Entry, ListOptions, Listing, ObjectMeta, PutDone, PutOptions, ReadDone, ReadOptions,
-    Store, Upload, identity_below,
+    Body, Capabilities, Entry, ListOptions, Listing, ObjectMeta, OpenUpload, PutDone, PutOptions, ReadDone,
+    ReadOptions, Store, Upload, identity_below,
 };
 
 /// The part of a store below a prefix. Keys go in and come out relative to it.
@@ -122,6 +122,23 @@ impl Store for Prefixed {
 
     async fn delete(&self, key: &Key) -> Result<()> {
         self.inner.delete(&self.inside("delete", key)?).await
+    }
+
+    async fn open_uploads(&self, prefix: &Key) -> Result<Vec<OpenUpload>> {
+        let found = self.inner.open_uploads(&self.prefix.join(prefix)).await?;
+        let inside = found.into_iter().filter_map(|upload| {
+            let key = below(&upload.key, &self.prefix)?;
+            Some(OpenUpload { key, ..upload })
+        });
+        Ok(inside.collect())
+    }
+
+    async fn abort_upload(&self, upload: &OpenUpload) -> Result<()> {
+        let upload = OpenUpload {
+            key: self.inside("abort", &upload.key)?,
+            ..upload.clone()
+        };
+        self.inner.abort_upload(&upload).await
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

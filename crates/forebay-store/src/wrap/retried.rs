@@ -37,7 +37,7 @@ use self::cap::Cap;
 use self::rows::Rows;
 use crate::context::Context;
 use crate::store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, PutDone, PutMode, PutOptions, ReadDone,
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, OpenUpload, PutDone, PutMode, PutOptions, ReadDone,
     ReadOptions, Store, Upload, WriteCheck,
 };
 
@@ -341,6 +341,18 @@ impl Store for Retried {
     async fn delete(&self, key: &Key) -> Result<()> {
         self.0
             .run(&mut Tries::default(), || self.0.inner.delete(key))
+            .await
+    }
+
+    async fn open_uploads(&self, prefix: &Key) -> Result<Vec<OpenUpload>> {
+        self.0
+            .run(&mut Tries::default(), || self.0.inner.open_uploads(prefix))
+            .await
+    }
+
+    async fn abort_upload(&self, upload: &OpenUpload) -> Result<()> {
+        self.0
+            .run(&mut Tries::default(), || self.0.inner.abort_upload(upload))
             .await
     }
 

@@ -13,8 +13,8 @@ use futures::stream::{self, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::store::{
-    Body, Capabilities, ListOptions, Listing, ObjectMeta, PartBody, PutDone, PutOptions, ReadDone,
-    ReadOptions, Store, Upload,
+    Body, Capabilities, ListOptions, Listing, ObjectMeta, OpenUpload, PartBody, PutDone, PutOptions,
+    ReadDone, ReadOptions, Store, Upload,
 };
 
 /// What an idle store saves up: a tenth of a second's bytes.
@@ -168,6 +168,16 @@ impl Store for Throttled {
     async fn delete(&self, key: &Key) -> Result<()> {
         let _permit = self.valve.pass(0).await?;
         self.inner.delete(key).await
+    }
+
+    async fn open_uploads(&self, prefix: &Key) -> Result<Vec<OpenUpload>> {
+        let _permit = self.valve.pass(0).await?;
+        self.inner.open_uploads(prefix).await
+    }
+
+    async fn abort_upload(&self, upload: &OpenUpload) -> Result<()> {
+        let _permit = self.valve.pass(0).await?;
+        self.inner.abort_upload(upload).await
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

@@ -11,8 +11,8 @@ use forebay_io::{AlignedBuf, Buf};
 use futures::StreamExt;
 
 use forebay_store::{
-    Body, Capabilities, Entry, ListOptions, Listing, ObjectMeta, PartBody, PutDone, PutOptions, ReadDone,
-    ReadOptions, Store, Upload, WriteCheck,
+    Body, Capabilities, Entry, ListOptions, Listing, ObjectMeta, OpenUpload, PartBody, PutDone, PutOptions,
+    ReadDone, ReadOptions, Store, Upload, WriteCheck,
 };
 use tokio::sync::Semaphore;
 
@@ -241,6 +241,14 @@ impl Store for Odd {
 
     async fn delete(&self, key: &Key) -> Result<()> {
         self.inner.delete(key).await
+    }
+
+    async fn open_uploads(&self, prefix: &Key) -> Result<Vec<OpenUpload>> {
+        self.inner.open_uploads(prefix).await
+    }
+
+    async fn abort_upload(&self, upload: &OpenUpload) -> Result<()> {
+        self.inner.abort_upload(upload).await
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {

@@ -351,6 +351,50 @@ async fn server_an_upload_is_resumed_by_another_process() {
     }
 }
 
+/// Uploads whose process is gone are found over several pages, below their prefix alone, and given up.
+#[tokio::test]
+async fn server_uploads_that_were_left_are_found_and_given_up() {
+    let context = context();
+    for server in servers().await {
+        let store = server.store("left", &context).await;
+        let begun = ["a/1", "a/2 +&", "a/2 +&", "a/b/3", "ab/4"];
+        for name in begun {
+            let upload = store.upload(&key(name), &PutOptions::default()).await.unwrap();
+            upload
+                .put_part(0, Buf::copy_of(b"part").unwrap().into())
+                .await
+                .unwrap();
+            // Nobody gives up one that another process may go on with.
+            upload.checkpoint().unwrap();
+        }
+        let left = async |prefix: &Key| {
+            let mut names: Vec<String> = Vec::new();
+            for upload in store.open_uploads(prefix).await.unwrap() {
+                assert!(upload.begun.is_some(), "{}", server.kind);
+                names.push(upload.key.to_string());
+            }
+            names.sort();
+            names
+        };
+        assert_eq!(left(&key("a")).await, begun[..4], "{}", server.kind);
+        assert_eq!(left(&Key::ROOT).await, begun, "{}", server.kind);
+        let below = forebay_store::wrap::Prefixed::new(Arc::clone(&store), key("a"));
+        let inside = below.open_uploads(&key("b")).await.unwrap();
+        assert_eq!(inside[0].key, key("b/3"), "{}", server.kind);
+        below.abort_upload(&inside[0]).await.unwrap();
+        for upload in store.open_uploads(&key("a")).await.unwrap() {
+            store.abort_upload(&upload).await.unwrap();
+            // One that is gone is gone.
+            store.abort_upload(&upload).await.unwrap();
+        }
+        assert_eq!(left(&Key::ROOT).await, ["ab/4"], "{}", server.kind);
+        assert!(names(&*store, "", true).await.is_empty(), "{}", server.kind);
+        for upload in store.open_uploads(&Key::ROOT).await.unwrap() {
+            store.abort_upload(&upload).await.unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_upload_that_is_dropped_or_aborted_leaves_nothing() {
     let origin = Origin::start(&[]).await;

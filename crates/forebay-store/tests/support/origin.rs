@@ -52,6 +52,7 @@ struct Object {
 
 #[derive(Debug, Default)]
 struct Upload {
+    name: String,
     metadata: Vec<(String, String)>,
     parts: BTreeMap<u32, Vec<u8>>,
 }
@@ -163,6 +164,7 @@ impl Origin {
             return error(403, "AccessDenied");
         }
         match (request.method(), request.query("uploadId"), name) {
+            ("GET", _, "") if request.query("uploads").is_some() => self.list_uploads(request),
             ("GET", _, "") => self.list(request),
             ("GET" | "HEAD", _, _) => self.get(request, name),
             ("POST", None, _) if request.query("uploads").is_some() => self.begin(request, name),
@@ -262,6 +264,7 @@ impl Origin {
         state.made += 1;
         let id = format!("upload{}", state.made);
         let upload = Upload {
+            name: name.to_owned(),
             metadata: metadata(request),
             ..Upload::default()
         };
@@ -276,6 +279,45 @@ impl Origin {
                 "<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>"
             ),
         )
+    }
+
+    /// Two on a page, by name and then by when they were begun.
+    fn list_uploads(&self, request: &Message) -> Message {
+        let query = |name| {
+            let text = request.query(name).unwrap_or_default();
+            percent_decode_str(text).decode_utf8_lossy().into_owned()
+        };
+        let (prefix, after) = (query("prefix"), (query("key-marker"), query("upload-id-marker")));
+        let state = self.state();
+        let open = state.uploads.iter();
+        let open = open.filter(|(_, upload)| upload.name.starts_with(&prefix));
+        let mut open: Vec<(String, String)> = open
+            .map(|(id, upload)| (upload.name.clone(), id.clone()))
+            .collect();
+        open.sort();
+        open.retain(|upload| after.0.is_empty() || *upload > after);
+        let is_more = open.len() > 2;
+        open.truncate(2);
+        let mut body = format!(
+            "<ListMultipartUploadsResult><EncodingType>url</EncodingType><IsTruncated>{is_more}</IsTruncated>"
+        );
+        if let Some((name, id)) = open.last().filter(|_| is_more) {
+            let name = percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC);
+            write!(
+                body,
+                "<NextKeyMarker>{name}</NextKeyMarker><NextUploadIdMarker>{id}</NextUploadIdMarker>"
+            )
+            .unwrap();
+        }
+        for (name, id) in open {
+            let name = percent_encoding::utf8_percent_encode(&name, percent_encoding::NON_ALPHANUMERIC);
+            write!(
+                body,
+                "<Upload><Key>{name}</Key><UploadId>{id}</UploadId><Initiated>2025-01-01T00:00:00.000Z</Initiated></Upload>"
+            )
+            .unwrap();
+        }
+        Message::reply(200, body + "</ListMultipartUploadsResult>")
     }
 
     fn put_part(&self, request: &Message, upload: &str) -> Message {

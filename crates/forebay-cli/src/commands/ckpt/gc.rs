@@ -7,7 +7,7 @@ use crate::Exit;
 use crate::app::App;
 use crate::args::CkptGcArgs;
 use crate::data::count;
-use crate::printer::Printed;
+use crate::printer::{Printed, visible};
 use crate::progress::Bar;
 
 /// Collect.
@@ -38,6 +38,20 @@ pub(super) async fn run(args: &CkptGcArgs, app: &App) -> Printed<Exit> {
     }
     for pinned in &collected.pinned {
         printer.say(format_args!("left alone, being saved: {pinned}"));
+    }
+    let verb = if args.dry_run { "would give up" } else { "gave up" };
+    for key in &collected.uploads {
+        let name = key.as_str();
+        printer.say(format_args!(
+            "{verb} an upload that was never ended: {}",
+            visible(name)
+        ));
+    }
+    if let Some(why) = &collected.uploads_trouble {
+        printer.say(format_args!(
+            "uploads that were never ended may be there: {}",
+            visible(why)
+        ));
     }
     let verb = if args.dry_run { "would remove" } else { "removed" };
     printer.say(format_args!(
