@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import io
 import json
+import pickle
 import signal
 import subprocess
 import sys
@@ -121,6 +123,23 @@ def test_fields_are_decoded_when_looked_at(data: Path) -> None:
         forebay.stream(data, batch_size=8, decode={"jpg": "text"})
     with pytest.raises(forebay.InvalidInputError, match="no way to decode"):
         forebay.stream(data, batch_size=8, decode={"txt": "yaml"})
+
+
+def test_batches_are_pickled(data: Path) -> None:
+    decode: dict[str, Any] = {"cls": "int", "json": lambda view: json.loads(bytes(view))}
+    batch = next(forebay.stream(data, batch_size=8, decode=decode))
+    for again in (pickle.loads(pickle.dumps(batch)), copy.deepcopy(batch)):
+        assert (again.epoch, again.index, again.size) == (0, 0, 8)
+        assert again["__key__"] == batch["__key__"]
+        assert again["__key__"].list() == keys()[:8]
+        assert again["cls"].tolist() == list(range(8))
+        assert [bytes(view) for view in again["bin"]] == [value(key) for key in keys()[:8]]
+        assert again["json"][-1] == {"cls": 7, "shard": 0}
+        assert again["json"].ragged is None
+        with pytest.raises(IndexError):
+            again["json"][8]
+    typed = forebay.Ragged(np.arange(6, dtype="<u2").tobytes(), np.array([0, 4, 12]).tobytes(), "uint16")
+    assert [list(values) for values in pickle.loads(pickle.dumps(typed))] == [[0, 1], [2, 3, 4, 5]]
 
 
 def write_images(folder: Path) -> None:

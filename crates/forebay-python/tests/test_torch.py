@@ -7,7 +7,7 @@ from typing import Any
 
 import forebay
 import pytest
-from test_stream import keys, names, write_shard
+from test_stream import keys, names, value, write_shard
 
 pytest.importorskip("torch")
 
@@ -150,3 +150,44 @@ def test_workers_share_the_samples(data: Path, workers: int) -> None:
     second = [key for batch in loader for key in batch]
     assert sorted(second) == keys()
     assert first != second
+
+
+def reverse(value: memoryview) -> memoryview:
+    return value[::-1]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_whole_batches_come_out_of_a_data_loader(data: Path, workers: int) -> None:
+    import torch
+    from forebay.torch import StreamDataset
+    from torch.utils.data import DataLoader
+
+    decode: dict[str, Any] = {"cls": "int", "txt": lambda value: str(value, "utf-8"), "json": reverse}
+    dataset = StreamDataset(data, batch_size=10, shuffle=True, lanes=4, decode=decode)
+    seen: list[str] = []
+    for batch in DataLoader(dataset, batch_size=None, num_workers=workers):
+        assert isinstance(batch, forebay.Batch)
+        assert (batch.epoch, batch.size) == (0, 10)
+        own = batch["__key__"]
+        assert isinstance(own, forebay.Keys)
+        assert own.list() == list(own) == own[:]
+        assert isinstance(batch["cls"], torch.Tensor)
+        assert batch["cls"].tolist() == [int(key[3:]) for key in own]
+        assert isinstance(batch["bin"], forebay.Ragged)
+        assert [bytes(view) for view in batch["bin"]] == [value(key) for key in own]
+        assert not batch["bin"].bytes.flags.writeable
+        assert batch["txt"].list() == [f"caption {key}" for key in own]
+        assert all(bytes(item).endswith(b"{") for item in batch["json"])
+        seen += own
+    assert sorted(seen) == keys()
+
+
+@pytest.mark.timeout(120)
+def test_views_that_a_transform_gives_leave_workers_as_bytes(data: Path) -> None:
+    from forebay.torch import StreamDataset
+    from torch.utils.data import DataLoader
+
+    dataset = StreamDataset(data, batch_size=10, transform=lambda b: ({"bin": b["bin"].list()}, b["__key__"]))
+    for values, own in DataLoader(dataset, batch_size=None, num_workers=1):
+        assert values["bin"] == [value(key) for key in own]

@@ -7,6 +7,7 @@
 numpy, torch and fsspec are used where they are installed, and never needed.
 """
 
+from forebay._batches import Batch, Decoded, Keys, Ragged
 from forebay._forebay import (
     AlreadyExistsError,
     AuthenticationError,
@@ -46,7 +47,7 @@ from forebay._forebay import (
 )
 from forebay.checkpoint import Checkpointer, SaveJob
 from forebay.loading import Weights, gds, load, load_each, warm
-from forebay.streaming import Batch, Decoded, Keys, Ragged, Stream, stream
+from forebay.streaming import Stream, stream
 
 __all__ = [
     "AlreadyExistsError",

@@ -14,19 +14,15 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from forebay._batches import Batch, Decoded, Keys, Ragged, _dtype, _numpy
 from forebay._forebay import InvalidInputError, NativeBatch, NativeStream
 
 if TYPE_CHECKING:
-    import numpy
     from typing_extensions import Self
 
 Decoder: TypeAlias = str | Callable[[memoryview], Any]
-
-# The classes below have methods of that name.
-_Values: TypeAlias = list[Any]
-_Names: TypeAlias = list[str]
 
 # Where the names of the samples are in a batch, as in WebDataset.
 KEY = "__key__"
@@ -36,146 +32,6 @@ _DECODERS: dict[str, Callable[[memoryview], Any]] = {
     "text": lambda value: str(value, "utf-8"),
     "json": lambda value: json.loads(bytes(value)),
 }
-
-
-def _numpy() -> Any:
-    try:
-        import numpy
-    except ImportError as error:
-        raise ImportError("batches are numpy arrays: pip install 'forebay[numpy]'") from error
-    return numpy
-
-
-def _dtype(name: str) -> Any:
-    # numpy has no bfloat16: the bits are there, as 16-bit integers.
-    return _numpy().dtype("uint16" if name == "bfloat16" else name).newbyteorder("<")
-
-
-class Ragged:
-    """A field whose values have different sizes: ``offsets[i]`` to ``offsets[i + 1]`` is sample ``i``.
-
-    ``ragged[i]`` is a ``memoryview``, or a typed array where the data set says what the values are.
-    """
-
-    def __init__(self, data: Any, offsets: Any, dtype: str | None = None) -> None:
-        """Around two buffers; made by streams."""
-        self._data = memoryview(data)
-        self._offsets = memoryview(offsets).cast("q")
-        self._dtype = dtype
-
-    @property
-    def offsets(self) -> numpy.ndarray[Any, Any]:
-        """Where values begin and end in ``bytes``: 64-bit integers, one more than there are samples."""
-        return _numpy().frombuffer(self._offsets, dtype="<i8")  # type: ignore[no-any-return]
-
-    @property
-    def bytes(self) -> numpy.ndarray[Any, Any]:
-        """The bytes of all values, one after the other."""
-        return _numpy().frombuffer(self._data, dtype="uint8")  # type: ignore[no-any-return]
-
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    def view(self, index: int) -> memoryview:
-        """Give the bytes of one value."""
-        count = len(self)
-        if not -count <= index < count:
-            raise IndexError(f"sample {index} of {count}")
-        index %= count
-        return self._data[self._offsets[index] : self._offsets[index + 1]]
-
-    def __getitem__(self, index: int) -> Any:
-        view = self.view(index)
-        return view if self._dtype is None else _numpy().frombuffer(view, dtype=_dtype(self._dtype))
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[index] for index in range(len(self)))
-
-    def list(self) -> _Values:
-        """Every value, as ``ragged[i]`` gives it."""
-        return [self[index] for index in range(len(self))]
-
-    def __repr__(self) -> str:
-        return f"<forebay.Ragged of {len(self)} values, {len(self._data)} bytes>"
-
-
-class Decoded(Sequence[Any]):
-    """A field that is decoded when it is looked at, value by value, and only once."""
-
-    def __init__(self, ragged: Ragged, decode: Callable[[memoryview], Any]) -> None:
-        """Around a field; made by streams."""
-        self.ragged = ragged
-        self._decode = decode
-        self._values: dict[int, Any] = {}
-
-    def __len__(self) -> int:
-        return len(self.ragged)
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> _Values: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        view = self.ragged.view(index)
-        index %= len(self)
-        if index not in self._values:
-            self._values[index] = self._decode(view)
-        return self._values[index]
-
-    def list(self) -> _Values:
-        """Every value."""
-        return self[:]
-
-    def __repr__(self) -> str:
-        return f"<forebay.Decoded of {len(self)} values>"
-
-
-class Keys(Sequence[str]):
-    """The names of the samples of a batch; made when they are looked at."""
-
-    def __init__(self, native: NativeBatch) -> None:
-        """Of a batch; made by streams."""
-        self._native = native
-        self._names: _Names | None = None
-
-    def list(self) -> _Names:
-        """All of them."""
-        if self._names is None:
-            self._names = self._native.keys()
-        return self._names
-
-    def __len__(self) -> int:
-        return len(self._native)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> _Names: ...
-    def __getitem__(self, index: int | slice) -> str | _Names:
-        return self.list()[index]
-
-    def __eq__(self, other: object) -> bool:
-        return self.list() == (other.list() if isinstance(other, Keys) else other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return repr(self.list())
-
-
-class Batch(dict[str, Any]):
-    """The samples of one step: a dict from the names of fields to their values.
-
-    Fields of one size are arrays ``[B, ...]``, the others ``Ragged`` or ``Decoded``; ``"__key__"`` has the
-    names of the samples. ``epoch`` and ``index`` say which batch of which epoch it is, ``size`` how many
-    samples it has.
-    """
-
-    epoch: int
-    index: int
-    size: int
 
 
 class Stream(Iterator[Batch]):

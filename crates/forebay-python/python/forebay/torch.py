@@ -14,11 +14,13 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from forebay._batches import Ragged, sendable
 from forebay._forebay import InvalidInputError, PreconditionError
 from forebay.streaming import Stream, stream
 
@@ -67,6 +69,20 @@ def _apply(value: Any, function: Callable[[Any], Any]) -> Any:
         items = [_apply(item, function) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return function(value)
+
+
+def _share(ragged: Ragged) -> tuple[Any, ...]:
+    """Hand values of a worker process over in shared memory, as tensors are, and not through its pipe."""
+    data, offsets = tensors([ragged.bytes, ragged.offsets.view("uint8")])
+    return _shared, (data, offsets, ragged.dtype)
+
+
+def _shared(data: torch.Tensor, offsets: torch.Tensor, dtype: str | None) -> Ragged:
+    data_view, offsets_view = (memoryview(part.numpy()).toreadonly() for part in (data, offsets))
+    return Ragged(data_view, offsets_view, dtype)
+
+
+ForkingPickler.register(Ragged, _share)
 
 
 # cudaErrorHostMemoryAlreadyRegistered.
@@ -295,4 +311,5 @@ class StreamDataset(IterableDataset[Any]):
         with stream(self.url, **options) as batches:
             batches.load_state_dict({**batches.state_dict(), "epoch": epoch})
             for batch in batches:
-                yield tensors(batch)
+                # Views of memory, which a transform may give, cannot be pickled: torch would wait for ever.
+                yield tensors(batch) if worker is None else _apply(tensors(batch), sendable)
