@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,100 @@ def test_every_loop_is_an_epoch(data: Path) -> None:
     assert len({tuple(epoch) for epoch in epochs}) == 3
     with StreamLoader(data, epochs=2, **options) as loader:
         assert [len(names(loader)) for _ in range(3)] == [120, 120, 0]  # type: ignore[arg-type]
+
+
+def numbers(batches: Iterable[Any]) -> list[tuple[int, int]]:
+    return [(batch.epoch, batch.index) for batch in batches]
+
+
+def take_by_next(loader: Any, count: int) -> list[tuple[int, int]]:
+    batches = iter(loader)
+    return numbers(next(batches) for _ in range(count))
+
+
+def take_by_slice(loader: Any, count: int) -> list[tuple[int, int]]:
+    return numbers(itertools.islice(loader, count))
+
+
+def take_by_break(loader: Any, count: int) -> list[tuple[int, int]]:
+    taken = []
+    for batch in loader:
+        taken.append((batch.epoch, batch.index))
+        if len(taken) == count:
+            break
+    return taken
+
+
+@pytest.mark.parametrize("take", [take_by_next, take_by_slice, take_by_break])
+def test_consumers_that_stop_get_an_epoch_each_time(data: Path, take: Any) -> None:
+    from forebay.torch import StreamLoader
+
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4}
+    with StreamLoader(data, epochs=6, **options) as loader:
+        # At the end of an epoch, before anybody was told that it is one; then in the middle.
+        for epoch, count in enumerate([12, 12, 3, 1, 12]):
+            assert take(loader, count) == [(epoch, index) for index in range(count)]
+        assert len(numbers(loader)) == 12
+        assert numbers(loader) == []
+
+
+def test_an_iterator_goes_on_and_ends_once(data: Path) -> None:
+    from forebay.torch import StreamLoader
+
+    with StreamLoader(data, batch_size=10) as loader:
+        batches = iter(loader)
+        assert len(batches) == 12  # type: ignore[arg-type]
+        assert (next(batches).index, next(loader).index) == (0, 1)
+        assert [index for _, index in numbers(batches)] == list(range(2, 12))
+        assert next(batches, None) is None
+        assert next(batches, None) is None
+        # Nothing is lost to those that were never used.
+        unused = [iter(loader) for _ in range(3)]
+        later = iter(loader)
+        assert next(later).epoch == 1
+        assert next(unused[0]).epoch == 2
+        with pytest.raises(forebay.PreconditionError, match="another iteration"):
+            next(later)
+
+
+@pytest.mark.parametrize("given", [1, 5, 12])
+def test_a_loop_after_a_state_gives_the_rest(data: Path, given: int) -> None:
+    from forebay.torch import StreamLoader
+
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4, "epochs": 3}
+    with StreamLoader(data, **options) as loader:
+        epochs = [names(loader) for _ in range(3)]  # type: ignore[arg-type]
+    everything = [key for epoch in epochs for key in epoch]
+    with StreamLoader(data, **options) as loader:
+        take_by_break(loader, given)
+        state = loader.state_dict()
+        # An iterator that is there goes on with the state, and so does a new one.
+        batches = iter(loader)
+        next(batches)
+        loader.load_state_dict(state)
+        assert next(batches)["__key__"].list() == everything[10 * given :][:10]
+    with StreamLoader(data, **options) as loader:
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        loops = [names(loader) for _ in range(4)]  # type: ignore[arg-type]
+    assert [key for loop in loops for key in loop] == everything[10 * given :]
+    assert len(loops[0]) == 10 * (12 - given % 12)
+
+
+def test_loops_over_a_mixture_begin_where_an_epoch_would(data: Path) -> None:
+    from forebay.torch import StreamDataset, StreamLoader
+
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4, "weights": [1, 1]}
+    with StreamLoader([data, data], **options) as loader:
+        assert len(loader) == 24
+        epochs = [names(loader) for _ in range(2)]  # type: ignore[arg-type]
+    with StreamLoader([data, data], **options) as loader:
+        take_by_break(loader, 5)
+        assert names(loader) == epochs[1]  # type: ignore[arg-type]
+    dataset = StreamDataset([data, data], **options)
+    for epoch in range(2):
+        dataset.set_epoch(epoch)
+        assert names(dataset) == epochs[epoch]
 
 
 def test_transforms_may_return_anything(data: Path) -> None:

@@ -110,9 +110,11 @@ def _unpin(address: int, size: int) -> None:
 class StreamLoader:
     """Batches with tensors, on a device where one is given; takes the arguments of ``forebay.stream``.
 
-    As a ``DataLoader`` does, every ``for`` over it gives one epoch, each in an order of its own, and the
-    first one after ``load_state_dict`` gives the rest of an epoch. ``epochs`` bounds them; by default there
-    is no end.
+    As with a ``DataLoader``, every ``for`` over it is one whole epoch, each in an order of its own. After a
+    ``break`` in the middle, the next ``for`` begins the next epoch; who wants the rest keeps the iterator, or
+    loads the loader's own state. Only the first ``for`` after ``load_state_dict`` gives the rest of an epoch.
+    ``epochs`` bounds them, those that were left early included; by default there is no end. ``next(loader)``
+    goes on with the epoch under way.
 
     With a CUDA ``device``, the next batch is copied on a side stream while the one before it is in use,
     straight from the memory it was made in. ``pin_memory`` without a device gives tensors in pinned memory
@@ -137,7 +139,12 @@ class StreamLoader:
         _agree(self.stream.state_dict())
         # The batch on its way, with where the stream stood before it and whether it is the last of its epoch.
         self._next: tuple[Any, dict[str, Any], bool] | None = None
+        # Whether the last batch that was given ends its epoch, and whether one was given since it began, or
+        # since a state was loaded.
         self._epoch_over = False
+        self._epoch_begun = False
+        # How often an iteration was begun: only the last one goes on.
+        self._iterations = 0
         # What the device may still be reading, with the event that tells when it is done.
         self._copying: deque[tuple[Any, list[torch.Tensor]]] = deque()
         self._unpinned = 0
@@ -152,12 +159,21 @@ class StreamLoader:
         """Batches of one epoch, the same on every rank."""
         return len(self.stream)
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[Any]:
+        return _Epoch(self)
+
+    def _begin(self) -> int:
+        """Begin an iteration: where the last one left off at the end of an epoch, else with the next one."""
+        if self._epoch_begun and not self._epoch_over:
+            state = self.state_dict()
+            self.load_state_dict(_at_epoch(state, _epoch_of(state, len(self)) + 1, len(self)))
+        self._epoch_begun = self._epoch_over = False
+        self._iterations += 1
+        return self._iterations
 
     def __next__(self) -> Any:
         if self._epoch_over:
-            self._epoch_over = False
+            self._epoch_begun = self._epoch_over = False
             raise StopIteration
         if self._next is None:
             self._fetch()
@@ -176,7 +192,7 @@ class StreamLoader:
                 # The batch in hand was not given yet: it comes again, and the state is the one before it.
                 self._next = fetched
                 raise
-        self._epoch_over = is_last
+        self._epoch_begun, self._epoch_over = True, is_last
         return batch
 
     def _fetch(self) -> None:
@@ -222,8 +238,8 @@ class StreamLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, also one of another world size."""
-        self._next, self._epoch_over = None, False
         self.stream.load_state_dict(state)
+        self._next, self._epoch_begun, self._epoch_over = None, False, False
 
     def report(self) -> dict[str, Any]:
         """Tell what the stream did; see ``forebay.Stream``.
@@ -252,6 +268,46 @@ class StreamLoader:
 
 
 _END = object()
+
+
+class _Epoch(Iterator[Any]):
+    """One iteration over a loader, which begins with its first batch and ends with the epoch."""
+
+    def __init__(self, loader: StreamLoader) -> None:
+        self._loader = loader
+        self._number: int | None = None
+        self._is_over = False
+
+    def __next__(self) -> Any:
+        if self._is_over:
+            raise StopIteration
+        if self._number is None:
+            self._number = self._loader._begin()
+        elif self._number != self._loader._iterations:
+            raise PreconditionError("another iteration over this loader has begun since: go on with that one")
+        try:
+            return next(self._loader)
+        except StopIteration:
+            self._is_over = True
+            raise
+
+    def __len__(self) -> int:
+        """Batches of one epoch."""
+        return len(self._loader)
+
+
+def _epoch_of(state: Mapping[str, Any], batches: int) -> int:
+    """Tell the epoch that a state is in; in a mixture, which knows none, so many batches are one."""
+    if state.get("sources") is None:
+        return int(state["epoch"])
+    return int(state["samples"] // max(batches * state["batch"], 1))
+
+
+def _at_epoch(state: Mapping[str, Any], epoch: int, batches: int) -> dict[str, Any]:
+    """Give the state at the beginning of an epoch."""
+    if state.get("sources") is None:
+        return {**state, "epoch": epoch, "samples": 0}
+    return {**state, "samples": epoch * batches * state["batch"]}
 
 
 def _record(value: Any, stream: Any) -> Any:
@@ -309,7 +365,7 @@ class StreamDataset(IterableDataset[Any]):
         epoch = int(self._epoch[0])
         options["epochs"] = epoch + 1
         with stream(self.url, **options) as batches:
-            batches.load_state_dict({**batches.state_dict(), "epoch": epoch})
+            batches.load_state_dict(_at_epoch(batches.state_dict(), epoch, len(batches)))
             for batch in batches:
                 # Views of memory, which a transform may give, cannot be pickled: torch would wait for ever.
                 yield tensors(batch) if worker is None else _apply(tensors(batch), sendable)
