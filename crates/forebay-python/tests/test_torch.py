@@ -139,6 +139,17 @@ def test_loops_over_a_mixture_begin_where_an_epoch_would(data: Path) -> None:
         assert names(dataset) == epochs[epoch]
 
 
+def test_devices_that_are_not_there_are_named(data: Path) -> None:
+    import torch
+    from forebay.torch import StreamLoader
+
+    missing = f"cuda:{torch.cuda.device_count()}"
+    with pytest.raises(forebay.UnsupportedError, match=f"no '{missing}' here"):
+        StreamLoader(data, batch_size=10, device=missing)
+    with pytest.raises(forebay.InvalidInputError, match="'gpu' is none that torch knows"):
+        StreamLoader(data, batch_size=10, device="gpu")
+
+
 def test_transforms_may_return_anything(data: Path) -> None:
     import torch
     from forebay.torch import StreamLoader

@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from forebay._batches import Ragged, sendable
-from forebay._forebay import InvalidInputError, PreconditionError
+from forebay._forebay import InvalidInputError, PreconditionError, UnsupportedError
 from forebay.streaming import Stream, stream
 
 if TYPE_CHECKING:
@@ -107,6 +107,19 @@ def _unpin(address: int, size: int) -> None:
     _check(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call, unused-ignore]
 
 
+def _device(device: str | torch.device) -> torch.device:
+    """Name a device that is there."""
+    try:
+        named = torch.device(device)
+    except RuntimeError as error:
+        raise InvalidInputError(f"device: '{device}' is none that torch knows") from error
+    if named.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (named.index or 0) >= count:
+            raise UnsupportedError(f"device: there is no '{device}' here: torch sees {count} GPUs")
+    return named
+
+
 class StreamLoader:
     """Batches with tensors, on a device where one is given; takes the arguments of ``forebay.stream``.
 
@@ -130,7 +143,7 @@ class StreamLoader:
         **options: Any,
     ) -> None:
         """Open the data set; reading ahead begins with the first batch."""
-        self.device = None if device is None else torch.device(device)
+        self.device = None if device is None else _device(device)
         self.pin_memory = pin_memory
         options.setdefault("epochs", None)
         if self._is_cuda():
