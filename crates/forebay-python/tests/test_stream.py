@@ -93,6 +93,7 @@ def test_ragged_fields_show_the_memory_of_the_batch(data: Path) -> None:
     assert [bytes(view) for view in ragged.list()] == [value(key) for key in batch["__key__"]]
     assert [bytes(view) for view in ragged] == [bytes(view) for view in ragged.list()]
     assert bytes(ragged[-1]) == value(batch["__key__"][-1])
+    assert [bytes(view) for view in ragged[5:1:-2]] == [value(key) for key in batch["__key__"][5:1:-2]]
     shared = np.frombuffer(ragged[3], dtype=np.uint8)
     assert np.shares_memory(shared, ragged.bytes)
     for place in (8, -9):

@@ -74,7 +74,13 @@ class Ragged:
         index = _place(index, len(self))
         return self._data[self._offsets[index] : self._offsets[index + 1]]
 
-    def __getitem__(self, index: int) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> _Values: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
         view = self.view(index)
         return view if self.dtype is None else _numpy().frombuffer(view, dtype=_dtype(self.dtype))
 
@@ -83,7 +89,7 @@ class Ragged:
 
     def list(self) -> _Values:
         """Every value, as ``ragged[i]`` gives it."""
-        return [self[index] for index in range(len(self))]
+        return self[:]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Ragged, (self._data.tobytes(), self._offsets.tobytes(), self.dtype)
