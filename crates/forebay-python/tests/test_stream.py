@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -407,6 +408,72 @@ def test_what_does_not_fit_is_refused(data: Path, tmp_path: Path) -> None:
         forebay.stream(data, batch_size="5")  # type: ignore[arg-type]
     with pytest.raises(forebay.InvalidInputError, match="batch_size"):
         forebay.stream(data, batch_size=0)
+
+
+def test_arguments_that_cannot_be_are_named(data: Path) -> None:
+    for name in (
+        "batch_size",
+        "seed",
+        "epochs",
+        "lanes",
+        "threads",
+        "limit",
+        "window",
+        "block_size",
+        "memory",
+    ):
+        for number in (-1, 1 << 64, 2.5):
+            given: dict[str, Any] = {"batch_size": 5, name: number}
+            kind = TypeError if number == 2.5 else forebay.InvalidInputError
+            with pytest.raises(kind, match=rf"^{name} .*cannot be {number}"):
+                forebay.stream(data, **given)
+    with pytest.raises(forebay.InvalidInputError, match="rank cannot be -1"):
+        forebay.stream(data, batch_size=5, rank=-1, world=2)
+    assert len(forebay.stream(data, batch_size=np.int64(5), memory=np.int64(1 << 27))) == 24
+    with pytest.raises(forebay.InvalidInputError, match="no data set in the list"):
+        forebay.stream([], batch_size=5)
+    for decode, words in [("int", "a dict says how"), ({"cls": 5}, "how 'cls' is decoded, not 5")]:
+        with pytest.raises(forebay.InvalidInputError, match=words):
+            forebay.stream(data, batch_size=5, decode=decode)  # type: ignore[arg-type]
+
+
+def test_one_field_needs_no_list(data: Path) -> None:
+    assert set(next(forebay.stream(data, batch_size=5, fields="cls"))) == {"cls", "__key__"}
+    with pytest.raises(forebay.InvalidInputError, match="'jpg'"):
+        forebay.stream(data, batch_size=5, fields="jpg")
+
+
+def test_states_that_are_none_are_refused(data: Path) -> None:
+    stream = forebay.stream(data, batch_size=5)
+    for state in ("x", None, [("epoch", 1)], {"epoch": object()}):
+        with pytest.raises(forebay.InvalidInputError, match="a state is a dict as"):
+            stream.load_state_dict(state)  # type: ignore[arg-type]
+    assert len(names(stream)) == len(keys())
+
+
+def test_threads_that_share_a_stream_are_told(data: Path) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def pin(address: int, size: int) -> None:
+        inside.set()
+        go_on.wait(30)
+
+    with forebay.stream(data, batch_size=5, pin=(pin, lambda address, size: None)) as stream:
+        taken: list[Any] = []
+        thread = threading.Thread(target=lambda: taken.append(next(stream)))
+        thread.start()
+        try:
+            assert inside.wait(30)
+            state = {"version": 1}
+            uses = (stream.__next__, stream.state_dict, stream.report, stream.close)
+            for use in (*uses, lambda: stream.load_state_dict(state)):
+                with pytest.raises(forebay.InvalidInputError, match="one thread at a time"):
+                    use()
+        finally:
+            go_on.set()
+            thread.join()
+        assert taken[0]["__key__"].list() == keys()[:5]
+        assert next(stream)["__key__"].list() == keys()[5:10]
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

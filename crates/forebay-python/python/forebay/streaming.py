@@ -11,6 +11,7 @@ processes are needed. Arrays show the memory of the batch without a copy, keep i
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -32,6 +33,67 @@ _DECODERS: dict[str, Callable[[memoryview], Any]] = {
     "text": lambda value: str(value, "utf-8"),
     "json": lambda value: json.loads(bytes(value)),
 }
+
+# Arguments that are whole numbers, and the bits that they have.
+_NUMBERS = {
+    "batch_size": 64,
+    "seed": 64,
+    "epochs": 64,
+    "rank": 32,
+    "world": 32,
+    "lanes": 32,
+    "threads": 64,
+    "limit": 64,
+}
+_SIZES = ("window", "block_size", "memory")
+
+
+def _number(name: str, value: Any, bits: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is a whole number, and cannot be {value!r}") from None
+    if not 0 <= number < 1 << bits:
+        raise InvalidInputError(f"{name} cannot be {number}: it is between 0 and {(1 << bits) - 1}")
+    return number
+
+
+def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the arguments of ``stream`` as they are used, or say which of them cannot be."""
+    given = dict(arguments)
+    url = given["url"]
+    given["url"] = [os.fspath(one) for one in ([url] if isinstance(url, str | os.PathLike) else url)]
+    if not given["url"]:
+        raise InvalidInputError("url: there is no data set in the list")
+    for name, bits in _NUMBERS.items():
+        if given[name] is not None:
+            given[name] = _number(name, given[name], bits)
+    for name in _SIZES:
+        if given[name] is not None and not isinstance(given[name], str):
+            given[name] = _number(name, given[name], 64)
+    if isinstance(given["fields"], str):
+        given["fields"] = [given["fields"]]
+    given["fields"] = None if given["fields"] is None else list(given["fields"])
+    decode = given["decode"]
+    if not isinstance(decode, Mapping | None):
+        raise InvalidInputError(f"decode: a dict says how each field is decoded, not {decode!r}")
+    for name, how in (decode or {}).items():
+        if not (isinstance(how, str) or callable(how)):
+            raise InvalidInputError(f"decode: a name or a function says how '{name}' is decoded, not {how!r}")
+    return given
+
+
+def _alone(method: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a method of the stream in Rust, which refuses two threads at a time with words of its own."""
+    try:
+        return method(*arguments)
+    except RuntimeError as error:
+        if type(error) is RuntimeError and str(error) in ("Already borrowed", "Already mutably borrowed"):
+            raise InvalidInputError(
+                "another thread is using the stream, which is for one thread at a time: give each its own, "
+                "or put a lock around it"
+            ) from None
+        raise
 
 
 class Stream(Iterator[Batch]):
@@ -75,7 +137,7 @@ class Stream(Iterator[Batch]):
     @property
     def schema(self) -> list[dict[str, Any]]:
         """The fields by name and kind; arrays and lists have a ``dtype``, arrays a ``shape``."""
-        return json.loads(self._native.schema())  # type: ignore[no-any-return]
+        return json.loads(_alone(self._native.schema))  # type: ignore[no-any-return]
 
     @property
     def samples(self) -> int:
@@ -91,7 +153,7 @@ class Stream(Iterator[Batch]):
 
     def __next__(self) -> Any:
         _numpy()
-        native = self._native.next()
+        native = _alone(self._native.next)
         if native is None:
             raise StopIteration
         self.index = native.index
@@ -115,19 +177,27 @@ class Stream(Iterator[Batch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Tell where the stream stands after the last batch it gave: below 1 KiB, and good for every rank."""
-        return json.loads(self._native.position())  # type: ignore[no-any-return]
+        position = _alone(self._native.position)
+        return json.loads(position)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, also one of another world size; a stream under way is stopped first."""
-        self._native.restart(json.dumps(dict(state), separators=(",", ":")))
+        if not isinstance(state, Mapping):
+            raise InvalidInputError(f"a state is a dict as state_dict() gives it, and cannot be {state!r}")
+        try:
+            text = json.dumps(dict(state), separators=(",", ":"))
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(f"a state is a dict as state_dict() gives it: {error}") from error
+        _alone(self._native.restart, text)
 
     def report(self) -> dict[str, Any]:
         """Tell samples, bytes, waits and whose fault they were, bad samples, the ledger; empty at first."""
-        return json.loads(self._native.report()) or {}
+        report = _alone(self._native.report)
+        return json.loads(report) or {}
 
     def close(self) -> None:
         """Stop reading; batches stay valid."""
-        self._native.close()
+        _alone(self._native.close)
 
     def __enter__(self) -> Self:
         return self
@@ -214,32 +284,35 @@ def stream(
         addressing: of an S3 store, ``path`` or ``virtual``
 
     """
-    urls = [url] if isinstance(url, str | os.PathLike) else list(url)
-    options = {
-        "batch_size": batch_size,
-        "weights": None if weights is None else list(weights),
-        "shuffle": shuffle,
-        "seed": seed,
-        "epochs": epochs,
-        "rank": rank,
-        "world": world,
-        "lanes": lanes,
-        "window": window,
-        "block_size": block_size,
-        "memory": memory,
-        "threads": threads,
-        "fields": None if fields is None else list(fields),
-        "cache": cache,
-        "bad": bad,
-        "limit": limit,
-        "filter": filter,
-        "drop_last": drop_last,
-        "format": json.dumps(dict(format)) if isinstance(format, Mapping) else format,
-        "save_index": save_index,
-        "trace": None if trace is None else os.fspath(trace),
-        "pin": pin,
-        "endpoint": endpoint,
-        "region": region,
-        "addressing": addressing,
-    }
-    return Stream([os.fspath(url) for url in urls], options, transform=transform, decode=decode)
+    options = checked(
+        {
+            "url": url,
+            "batch_size": batch_size,
+            "weights": None if weights is None else list(weights),
+            "shuffle": shuffle,
+            "seed": seed,
+            "epochs": epochs,
+            "rank": rank,
+            "world": world,
+            "lanes": lanes,
+            "window": window,
+            "block_size": block_size,
+            "memory": memory,
+            "threads": threads,
+            "fields": fields,
+            "cache": cache,
+            "bad": bad,
+            "limit": limit,
+            "filter": filter,
+            "drop_last": drop_last,
+            "format": json.dumps(dict(format)) if isinstance(format, Mapping) else format,
+            "save_index": save_index,
+            "trace": None if trace is None else os.fspath(trace),
+            "pin": pin,
+            "decode": decode,
+            "endpoint": endpoint,
+            "region": region,
+            "addressing": addressing,
+        }
+    )
+    return Stream(options.pop("url"), options, transform=transform, decode=options.pop("decode"))
