@@ -354,6 +354,33 @@ def test_a_state_goes_on_where_it_was(data: Path) -> None:
         first.load_state_dict({"version": "x"})
 
 
+def test_closed_streams_tell_where_they_stood(data: Path) -> None:
+    options: dict[str, Any] = {"batch_size": 12, "shuffle": True, "lanes": 4}
+    whole = names(forebay.stream(data, **options))
+    begun: list[str] = []
+    with pytest.raises(KeyboardInterrupt), forebay.stream(data, **options) as stream:
+        for batch in stream:
+            begun += batch["__key__"]
+            if batch.index == 3:
+                raise KeyboardInterrupt
+    state = stream.state_dict()
+    assert state["samples"] == len(begun) == 48
+    assert stream.report()["samples"] == 48
+    assert (len(stream), stream.samples) == (10, len(keys()))
+    assert [field["name"] for field in stream.schema] == ["bin", "cls", "json", "txt"]
+    stream.close()
+    assert stream.state_dict() == state
+    with forebay.stream(data, **options) as again:
+        again.load_state_dict(state)
+        assert begun + names(again) == whole
+    for use in (lambda: next(stream), lambda: stream.load_state_dict(state)):
+        with pytest.raises(forebay.InvalidInputError, match="closed"):
+            use()
+    unused = forebay.stream(data, **options)
+    unused.close()
+    assert (unused.state_dict()["samples"], unused.report()) == (0, {})
+
+
 def test_reports_tell_what_was_done(data: Path) -> None:
     stream = forebay.stream(data, batch_size=10)
     for _batch in stream:
@@ -469,6 +496,7 @@ def test_threads_that_share_a_stream_are_told(data: Path) -> None:
             for use in (*uses, lambda: stream.load_state_dict(state)):
                 with pytest.raises(forebay.InvalidInputError, match="one thread at a time"):
                     use()
+            assert len(stream) == 24
         finally:
             go_on.set()
             thread.join()

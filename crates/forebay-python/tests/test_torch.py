@@ -28,6 +28,12 @@ def test_loaders_give_and_resume_batches(data: Path) -> None:
         assert len(loader) == 12
         begun = next(loader)["__key__"].list()
         state = loader.state_dict()
+        # On its way, as it is with a device, but not given.
+        loader._fetch()
+    loader.close()
+    assert loader.state_dict() == state
+    assert loader.report()["unpinned_tensors"] == 0
+    assert len(loader) == 12
     with StreamLoader(data, batch_size=10, shuffle=True, lanes=4) as loader:
         loader.load_state_dict(state)
         assert sorted(begun + names(loader)) == keys()  # type: ignore[arg-type]
@@ -212,6 +218,7 @@ def test_batches_on_a_device_are_whole(data: Path) -> None:
                 moved.append(batch["cls"])
         state = loader.state_dict()
         assert loader.report()["unpinned_tensors"] == 0
+    assert loader.state_dict() == state
     assert all(value.is_cuda for value in moved)
     assert all(torch.equal(value.cpu(), wanted) for value, wanted in zip(moved, expected, strict=True))
     assert state["epoch"] in (19, 20)

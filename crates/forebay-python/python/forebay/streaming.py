@@ -10,6 +10,7 @@ processes are needed. Arrays show the memory of the batch without a copy, keep i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
 import os
@@ -18,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from forebay._batches import Batch, Decoded, Keys, Ragged, _dtype, _numpy
-from forebay._forebay import InvalidInputError, NativeBatch, NativeStream
+from forebay._forebay import InvalidInputError, NativeBatch, NativeStream, UnsupportedError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -118,6 +119,11 @@ class Stream(Iterator[Batch]):
             if isinstance(how, str) and how not in _DECODERS
         ]
         self._native = NativeStream(urls, {**options, "decode": by_threads})
+        self._schema = self._native.schema()
+        self._samples = self._native.samples
+        self._batches = self._native.batches
+        # Position and report that it was closed with.
+        self._left: tuple[str, str] | None = None
         self._decode = {
             name: how if callable(how) else _DECODERS[how]
             for name, how in (decode or {}).items()
@@ -137,16 +143,16 @@ class Stream(Iterator[Batch]):
     @property
     def schema(self) -> list[dict[str, Any]]:
         """The fields by name and kind; arrays and lists have a ``dtype``, arrays a ``shape``."""
-        return json.loads(_alone(self._native.schema))  # type: ignore[no-any-return]
+        return json.loads(self._schema)  # type: ignore[no-any-return]
 
     @property
     def samples(self) -> int:
         """Samples of the data set that the filter keeps, over all ranks."""
-        return self._native.samples
+        return self._samples
 
     def __len__(self) -> int:
         """Batches of one epoch, the same on every rank."""
-        return self._native.batches
+        return self._batches
 
     def __iter__(self) -> Self:
         return self
@@ -176,8 +182,11 @@ class Stream(Iterator[Batch]):
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Tell where the stream stands after the last batch it gave: below 1 KiB, and good for every rank."""
-        position = _alone(self._native.position)
+        """Tell where the stream stands after the last batch it gave: below 1 KiB, and good for every rank.
+
+        A stream that is closed tells where it stood.
+        """
+        position = _alone(self._native.position) if self._left is None else self._left[0]
         return json.loads(position)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -189,14 +198,19 @@ class Stream(Iterator[Batch]):
         except (TypeError, ValueError) as error:
             raise InvalidInputError(f"a state is a dict as state_dict() gives it: {error}") from error
         _alone(self._native.restart, text)
+        self._batches = self._native.batches
 
     def report(self) -> dict[str, Any]:
         """Tell samples, bytes, waits and whose fault they were, bad samples, the ledger; empty at first."""
-        report = _alone(self._native.report)
+        report = _alone(self._native.report) if self._left is None else self._left[1]
         return json.loads(report) or {}
 
     def close(self) -> None:
-        """Stop reading; batches stay valid."""
+        """Stop reading; batches stay valid, and state and report can still be asked for."""
+        if self._left is None:
+            # In another process than the one it was opened in, there is nothing to tell.
+            with contextlib.suppress(UnsupportedError):
+                self._left = _alone(self._native.position), _alone(self._native.report)
         _alone(self._native.close)
 
     def __enter__(self) -> Self:

@@ -152,6 +152,8 @@ class StreamLoader:
         _agree(self.stream.state_dict())
         # The batch on its way, with where the stream stood before it and whether it is the last of its epoch.
         self._next: tuple[Any, dict[str, Any], bool] | None = None
+        # Where it stood when it was closed, if not where the stream did.
+        self._left: dict[str, Any] | None = None
         # Whether the last batch that was given ends its epoch, and whether one was given since it began, or
         # since a state was loaded.
         self._epoch_over = False
@@ -246,8 +248,10 @@ class StreamLoader:
         return _apply(tensors(batch), move)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tell where the loader stands after the last batch it gave."""
-        return self.stream.state_dict() if self._next is None else self._next[1]
+        """Tell where the loader stands after the last batch it gave, or stood when it was closed."""
+        if self._next is not None:
+            return self._next[1]
+        return self.stream.state_dict() if self._left is None else self._left
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, also one of another world size."""
@@ -262,8 +266,11 @@ class StreamLoader:
         return {**self.stream.report(), "unpinned_tensors": self._unpinned}
 
     def close(self) -> None:
-        """Stop reading."""
-        self._next = None
+        """Stop reading; state and report can still be asked for."""
+        if self._next is not None:
+            # It was not given: the stream is further than the loader.
+            self._left = self._next[1]
+            self._next = None
         for done, _ in self._copying:
             done.synchronize()
         self._copying.clear()
