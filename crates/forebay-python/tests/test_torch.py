@@ -305,3 +305,35 @@ def test_views_that_a_transform_gives_leave_workers_as_bytes(data: Path) -> None
     dataset = StreamDataset(data, batch_size=10, transform=lambda b: ({"bin": b["bin"].list()}, b["__key__"]))
     for values, own in DataLoader(dataset, batch_size=None, num_workers=1):
         assert values["bin"] == [value(key) for key in own]
+
+
+def test_data_sets_say_early_what_is_wrong(data: Path) -> None:
+    from forebay.torch import StreamDataset
+
+    for epochs in (3, None):
+        with pytest.raises(forebay.InvalidInputError, match="set_epoch"):
+            StreamDataset(data, batch_size=5, epochs=epochs)
+    with pytest.raises(forebay.NotFoundError, match="there is no"):
+        StreamDataset([data, data / "nothing"], batch_size=5)
+    with pytest.raises(TypeError, match="shuffel"):
+        StreamDataset(data, batch_size=5, shuffel=True)
+    with pytest.raises(TypeError, match="batch_size"):
+        StreamDataset(data)
+    with pytest.raises(forebay.InvalidInputError, match="batch_size cannot be -1"):
+        StreamDataset(data, batch_size=-1)
+    few = StreamDataset(f"{data}/train-{{000..001}}.tar", batch_size=5, fields=iter(["cls"]), epochs=1)
+    for _ in range(2):
+        batches = list(few)
+        assert len(batches) == 12
+        assert set(batches[0]) == {"cls", "__key__"}
+    StreamDataset("s3://bucket/prefix", batch_size=5)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_are_not_put_into_batches(data: Path, workers: int) -> None:
+    from forebay.torch import StreamDataset
+    from torch.utils.data import DataLoader
+
+    dataset = StreamDataset(data, batch_size=5, decode={"cls": "int"}, fields=["cls"])
+    with pytest.raises(forebay.InvalidInputError, match="batch_size=None"):
+        next(iter(DataLoader(dataset, num_workers=workers)))

@@ -10,6 +10,7 @@ there is one already, ``StreamDataset`` fits into it, with ``batch_size=None`` a
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections import deque
@@ -19,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
-from forebay._batches import Ragged, sendable
-from forebay._forebay import InvalidInputError, PreconditionError, UnsupportedError
-from forebay.streaming import Stream, stream
+from forebay._batches import Batch, Ragged, sendable
+from forebay._forebay import InvalidInputError, NotFoundError, PreconditionError, UnsupportedError
+from forebay.streaming import Stream, checked, stream
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -352,21 +354,48 @@ def _agree(state: dict[str, Any]) -> None:
         )
 
 
+def _look(url: str) -> None:
+    """Refuse a path of this machine that is not there; to look for others takes the network."""
+    is_path = ":" not in url.partition("/")[0] and "{" not in url
+    if is_path and not os.path.exists(url):
+        raise NotFoundError(f"url: there is no '{url}'")
+
+
+def _refuse(batches: list[Batch], **_: Any) -> Any:
+    raise InvalidInputError(
+        "a StreamDataset makes the batches, and a DataLoader puts them into others: give it batch_size=None"
+    )
+
+
+# Of types that are not in this table, torch makes batches; a Batch is one already.
+default_collate_fn_map[Batch] = _refuse
+
+
 class StreamDataset(IterableDataset[Any]):
     """A data set for ``DataLoader(dataset, batch_size=None, num_workers=...)``: it makes the batches itself.
 
     Each worker streams its own share: with ``n`` workers on each of ``world`` ranks, worker ``w`` of rank
     ``r`` is number ``r * n + w`` of ``world * n``, which must divide ``lanes``. Streams are opened in the
     workers, so any way to start them works. Every iteration is the epoch that ``set_epoch`` chose, as with
-    samplers; without a call it is the same one every time. For states use ``StreamLoader``.
+    samplers; without a call it is the same one every time. There is no ``len``: it depends on the number of
+    workers, and is known once the data set is open. For states use ``StreamLoader``.
     """
 
     def __init__(
         self, url: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **options: Any
     ) -> None:
-        """Remember what to open."""
-        self.url = url
-        self.options = _ranks(options)
+        """Remember what to open; what can be seen to be wrong without opening it is refused here."""
+        if options.pop("epochs", 1) != 1:
+            raise InvalidInputError(
+                "epochs: every iteration over a StreamDataset is one epoch, the one that set_epoch chose"
+            )
+        bound = inspect.signature(stream).bind(url, **options)
+        bound.apply_defaults()
+        arguments = checked(bound.arguments)
+        for one in arguments["url"]:
+            _look(one)
+        self.url = url if isinstance(url, str | os.PathLike) else arguments["url"]
+        self.options = _ranks({name: arguments[name] for name in options})
         # Shared with workers that live on from one epoch to the next.
         epoch = torch.zeros(1, dtype=torch.int64)
         self._epoch = epoch.share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
