@@ -313,7 +313,8 @@ pub(crate) struct StreamArgs {
     /// Shares of several data sets, in their order and with commas between them: 0.7,0.3; as many as each has samples, unless given
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
     pub(crate) weights: Vec<f64>,
-    /// Directory or prefix with shards, one shard, or a pattern such as 'train-{000000..000123}.tar'; several are mixed
+    /// Directory or prefix with shards, one shard, or a pattern such as 'train-{000000..000123}.tar'; several are mixed, but single shards of one
+    /// directory (`dir/*.tar`) are one data set unless they have weights
     #[arg(value_name = "URL", required = true)]
     pub(crate) urls: Vec<OsString>,
 }

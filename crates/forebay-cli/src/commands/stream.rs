@@ -11,7 +11,6 @@
 mod report;
 mod state;
 
-use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,8 +153,8 @@ async fn open_all(
     bar: &Bar,
 ) -> Result<(Sources, Vec<Source>)> {
     let (mut datasets, mut stores) = (Vec::new(), Vec::new());
-    for url in &args.urls {
-        let (dataset, store) = open(args, url, context, app, bar).await?;
+    for place in places(args, context).await? {
+        let (dataset, store) = open(args, place, context, app, bar).await?;
         datasets.push(filtered(dataset, filter, spec, bar).await?);
         stores.push(store);
     }
@@ -167,20 +166,28 @@ async fn open_all(
     Ok((sources, stores))
 }
 
+/// Where the data sets are.
+async fn places(args: &StreamArgs, context: &Context) -> Result<Vec<Place>> {
+    let urls = args.urls.iter().map(|url| {
+        let url = url.to_str().map(str::to_owned);
+        url.ok_or_else(|| {
+            let message = "the name of a data set must be UTF-8";
+            Error::new(ErrorKind::InvalidInput, "open data set", message)
+        })
+    });
+    let urls: Vec<String> = urls.collect::<Result<_>>()?;
+    let base =
+        std::env::current_dir().map_err(|error| Error::from_io("start", error).at("current directory"))?;
+    Place::find_all(&urls, !args.weights.is_empty(), &base, context).await
+}
+
 async fn open(
     args: &StreamArgs,
-    url: &OsStr,
+    place: Place,
     context: &Context,
     app: &App,
     bar: &Bar,
 ) -> Result<(Dataset, Source)> {
-    let Some(url) = url.to_str() else {
-        let message = "the name of a data set must be UTF-8";
-        return Err(Error::new(ErrorKind::InvalidInput, "open data set", message));
-    };
-    let base =
-        std::env::current_dir().map_err(|error| Error::from_io("start", error).at("current directory"))?;
-    let place = Place::find(url, &base, context).await?;
     // Only what this rank reads: the other parts of a shard are for other ranks.
     let source = app.source(place.store, Mode::Blocks, context).await?;
     let options = OpenOptions {

@@ -20,5 +20,6 @@ mod sandbox;
 mod secrets;
 mod serve;
 mod streaming;
+mod streaming_told;
 mod stub;
 mod terminal;

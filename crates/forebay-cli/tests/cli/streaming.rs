@@ -16,7 +16,7 @@ const SHARDS: usize = 5;
 const SAMPLES: usize = 40;
 
 /// A tar of samples whose keys follow from its number.
-fn shard(number: usize, samples: usize) -> Vec<u8> {
+pub(super) fn shard(number: usize, samples: usize) -> Vec<u8> {
     let mut writer = Box::new(WdsWriter::default());
     let (cls, bin) = (Field::new("cls", Kind::Decimal), Field::new("bin", Kind::Bytes));
     for index in 0..samples {
@@ -33,7 +33,7 @@ fn shard(number: usize, samples: usize) -> Vec<u8> {
     writer.finish().unwrap().to_vec()
 }
 
-fn with_data() -> Sandbox {
+pub(super) fn with_data() -> Sandbox {
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.path("data")).unwrap();
     for number in 0..SHARDS {
@@ -43,13 +43,13 @@ fn with_data() -> Sandbox {
     sandbox
 }
 
-fn keys() -> BTreeSet<String> {
+pub(super) fn keys() -> BTreeSet<String> {
     let shard = |number| (0..SAMPLES).map(move |index| format!("{number:02}-{index:05}"));
     (0..SHARDS).flat_map(shard).collect()
 }
 
 /// Keys of the samples and the report behind them.
-fn read(ran: &Ran) -> (Vec<String>, Value) {
+pub(super) fn read(ran: &Ran) -> (Vec<String>, Value) {
     let mut rows = ran.json_lines();
     let report = rows.pop().unwrap();
     let key = |row: &Value| row["key"].as_str().unwrap().to_owned();
@@ -224,7 +224,7 @@ fn damage(sandbox: &Sandbox, shard: &str, key: &str) {
     std::fs::write(sandbox.path(shard), bytes).unwrap();
 }
 
-fn index(sandbox: &Sandbox) {
+pub(super) fn index(sandbox: &Sandbox) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

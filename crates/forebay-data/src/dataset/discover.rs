@@ -9,6 +9,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::folder::with_layout;
 use super::listed::by_index;
+use super::place::nothing_at;
 use super::registry::{self, PETASTORM, ShardStore};
 use crate::format::petastorm::{COMMON_METADATA, Petastorm};
 use crate::manifest::{FormatSpec, MANIFEST_NAME, SUMS_NAME};
@@ -116,7 +117,7 @@ pub async fn discover(
     let shards = from.virtual_shards().unwrap_or_default();
     let spec = found.spec;
     if shards.is_empty() {
-        return Err(nothing(choice).at(store.location()));
+        return Err(nothing_at(nothing(choice), store.location()));
     }
     Ok(Discovered { spec, shards, from })
 }
@@ -142,7 +143,7 @@ pub(crate) async fn look_for(
         }
     };
     if found.shards.is_empty() {
-        return Err(nothing(choice).at(store.location()));
+        return Err(nothing_at(nothing(choice), store.location()));
     }
     Ok(found)
 }

@@ -1,4 +1,6 @@
 //! From what a user writes to a store and names in it: a directory or prefix, one file, or a pattern such as `{000000..000123}.tar`.
+//!
+//! Several are several data sets, but for a list of single shards, as a shell or `glob` makes it of `dir/*.tar`: those are one data set.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,9 +8,17 @@ use std::sync::Arc;
 use forebay_core::{Error, ErrorKind, Key, Location, Result};
 use forebay_io::FileKind;
 use forebay_store::{Context, Store, open, open_object};
+use futures::stream::{self, StreamExt, TryStreamExt};
 
 /// Most names of one pattern: more is a slip of the pen.
 const NAMES_MAX: usize = 4 << 20;
+
+/// Looks side by side.
+const LOOKS_AT_ONCE_MAX: usize = 32;
+
+/// What to write instead of names with `*`.
+const NO_GLOB: &str =
+    "'*' and '?' are not expanded: name the directory, or a pattern such as 'train-{000000..000123}.tar'";
 
 /// Where a data set is.
 #[derive(Debug, Clone)]
@@ -37,7 +47,8 @@ impl Place {
             });
         }
         let location = Location::parse(text, base)?;
-        if is_object(&location, text, context).await? {
+        let is_object = is_object(&location, text, context).await;
+        if is_object.map_err(|error| without_globs(error, text))? {
             let (store, key) = open_object(&location, context).await?;
             let shards = Some(vec![key]);
             return Ok(Self { store, shards });
@@ -47,6 +58,99 @@ impl Place {
             shards: None,
         })
     }
+
+    /// The data sets that several URLs or paths name. Each is one, unless all of them are single shards of one directory and `are_weighted` does not say that they
+    /// are to be mixed: then they are one data set, its shards in the order given.
+    pub async fn find_all(
+        texts: &[String],
+        are_weighted: bool,
+        base: &Path,
+        context: &Context,
+    ) -> Result<Vec<Self>> {
+        // Owned: a closure over references would not be general enough for a future that moves between threads.
+        let finds = texts.iter().cloned().map(|text| {
+            let (base, context) = (base.to_path_buf(), context.clone());
+            async move {
+                let place = Self::find(&text, &base, &context).await?;
+                let is_single = !text.contains('{') && place.shards.is_some();
+                Ok::<_, Error>((place, is_single))
+            }
+        });
+        let found: Vec<(Self, bool)> = stream::iter(finds)
+            .buffered(LOOKS_AT_ONCE_MAX)
+            .try_collect()
+            .await?;
+        let singles = found.iter().filter(|(_, is_single)| *is_single).count();
+        let is_list = !are_weighted && singles > 1;
+        let all = found.into_iter().map(|(place, _)| place);
+        if is_list {
+            return Ok(vec![one_of(all.collect(), singles)?]);
+        }
+        Ok(all.collect())
+    }
+}
+
+/// One data set of single shards.
+fn one_of(places: Vec<Place>, singles: usize) -> Result<Place> {
+    let refuse = |message: String, hint: &str| {
+        Err(Error::new(ErrorKind::InvalidInput, "open data set", message).with_hint(hint.to_owned()))
+    };
+    if singles < places.len() {
+        let message = format!("{singles} single shards stand beside other data sets");
+        return refuse(
+            message,
+            "name the shards of one data set by its directory or by a pattern such as 'train-{000000..000123}.tar', or give weights to mix them",
+        );
+    }
+    let mut places = places.into_iter();
+    let Some(Place { store, shards }) = places.next() else {
+        return refuse("nothing is named".to_owned(), "name a data set");
+    };
+    let mut keys = shards.unwrap_or_default();
+    for place in places {
+        if place.store.location() != store.location() {
+            let message = format!(
+                "{singles} single shards lie in several directories, {} and {}, and are no data set",
+                store.location(),
+                place.store.location()
+            );
+            return refuse(
+                message,
+                "name the directory above them, or a pattern such as 'train-{000000..000123}.tar'; with weights they are mixed",
+            );
+        }
+        keys.extend(place.shards.unwrap_or_default());
+    }
+    let mut sorted: Vec<&Key> = keys.iter().collect();
+    sorted.sort_unstable();
+    let twice = sorted
+        .windows(2)
+        .find_map(|pair| (pair.first() == pair.last()).then(|| pair.first()));
+    if let Some(twice) = twice.flatten() {
+        let message = format!("shard {twice:?} is named twice");
+        return refuse(message, "name every shard once");
+    }
+    Ok(Place {
+        store,
+        shards: Some(keys),
+    })
+}
+
+/// Say that patterns of a shell are none here, where one is not found.
+fn without_globs(error: Error, text: &str) -> Error {
+    if error.kind() == ErrorKind::NotFound && is_glob(text) {
+        return error.with_hint(NO_GLOB);
+    }
+    error
+}
+
+fn is_glob(text: &str) -> bool {
+    text.contains(['*', '?'])
+}
+
+/// The same for a place at which nothing was found.
+pub(super) fn nothing_at(error: Error, location: &Location) -> Error {
+    without_globs(error, &location.to_string()).at(location)
 }
 
 async fn is_object(location: &Location, text: &str, context: &Context) -> Result<bool> {
@@ -129,6 +233,88 @@ fn bad(pattern: &str, why: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The directories and the shards of what is named under a directory that holds `names`.
+    async fn found(
+        names: &[&str],
+        texts: &[&str],
+        are_weighted: bool,
+    ) -> Result<Vec<(String, Option<Vec<Key>>)>> {
+        let root = tempfile::tempdir().unwrap();
+        for name in names {
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, b"x").unwrap();
+        }
+        let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+        let context = Context::open(forebay_io::DiskConfig::default())?.with_state_dir(None);
+        let places = Place::find_all(&texts, are_weighted, root.path(), &context).await?;
+        let directory = |place: &Place| {
+            place
+                .store
+                .location()
+                .to_string()
+                .rsplit('/')
+                .find(|part| !part.is_empty())
+                .unwrap()
+                .to_owned()
+        };
+        Ok(places
+            .into_iter()
+            .map(|place| (directory(&place), place.shards))
+            .collect())
+    }
+
+    #[tokio::test]
+    async fn a_list_of_shards_is_one_data_set() {
+        let names = ["a/0.tar", "a/1.tar", "a/2.tar", "b/0.tar"];
+        let keys = |names: &[&str]| {
+            Some(
+                names
+                    .iter()
+                    .map(|name| Key::parse(name).unwrap())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let one = found(&names, &["a/1.tar", "a/0.tar", "a/2.tar"], false)
+            .await
+            .unwrap();
+        assert_eq!(one, [("a".to_owned(), keys(&["1.tar", "0.tar", "2.tar"]))]);
+        // Directories, patterns, and what has weights are data sets of their own.
+        for (texts, are_weighted) in [
+            (["a", "b"], false),
+            (["a/{0..1}.tar", "b/0.tar"], false),
+            (["a", "b/0.tar"], false),
+            (["a/0.tar", "a/1.tar"], true),
+        ] {
+            assert_eq!(
+                found(&names, &texts, are_weighted).await.unwrap().len(),
+                2,
+                "{texts:?}"
+            );
+        }
+        for (texts, told) in [
+            (&["a/0.tar", "b/0.tar"][..], "several directories"),
+            (&["a/0.tar", "a/1.tar", "b"], "beside other data sets"),
+            (&["a/0.tar", "a/1.tar", "a/0.tar"], "named twice"),
+        ] {
+            let error = found(&names, texts, false).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(
+                error.message().contains(told) && error.hint().is_some(),
+                "{error}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn patterns_of_a_shell_are_told_from_names() {
+        let error = found(&["a/0.tar"], &["a/*.tar"], false).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.hint().unwrap().contains("{000000..000123}"), "{error}");
+        let error = found(&["a/0.tar"], &["a/1.tar"], false).await.unwrap_err();
+        assert!(!error.hint().is_some_and(|hint| hint.contains('*')));
+    }
 
     #[test]
     fn patterns_expand_as_in_a_shell() {

@@ -1,7 +1,7 @@
 //! The keyword arguments of `forebay.stream`, and opening what they name.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use forebay_data::loader::{Decode, Sources, StreamSpec};
 use forebay_data::manifest::FormatSpec;
 use forebay_data::order::{Last, OrderSpec};
 use forebay_io::PinHook;
+use forebay_store::Context;
 use forebay_store::cache::Mode;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -65,8 +66,16 @@ impl Options {
 
     pub(super) async fn open(self, process: &'static Process) -> Result<(Sources, StreamSpec)> {
         let mut datasets = Vec::with_capacity(self.urls.len());
-        for url in &self.urls {
-            datasets.push(self.open_one(url, process).await?);
+        if process.is_forked()
+            && let Some(url) = self.urls.iter().find(|url| url.starts_with("mem:"))
+        {
+            let message = "objects in memory cannot be used after a fork";
+            return Err(Error::new(ErrorKind::Unsupported, "open", message).at(url));
+        }
+        let context = self.choices.context(process.context());
+        let places = Place::find_all(&self.urls, self.weights.is_some(), &self.base, &context).await?;
+        for place in places {
+            datasets.push(self.open_one(place, &context).await?);
         }
         let sources = match (datasets.pop(), self.weights) {
             (Some(alone), None) if datasets.is_empty() => alone.into(),
@@ -75,26 +84,20 @@ impl Options {
         Ok((sources, self.spec))
     }
 
-    async fn open_one(&self, url: &str, process: &'static Process) -> Result<Dataset> {
-        if url.starts_with("mem:") && process.is_forked() {
-            let message = "objects in memory cannot be used after a fork";
-            return Err(Error::new(ErrorKind::Unsupported, "open", message).at(url));
-        }
-        let context = self.choices.context(process.context());
-        let place = Place::find(url, Path::new(&self.base), &context).await?;
+    async fn open_one(&self, place: Place, context: &Context) -> Result<Dataset> {
         let location = place.store.location().clone();
         let choices =
             self.choices
                 .clone()
                 .with_cache(self.cache.as_deref(), Mode::Blocks, &location, &self.base)?;
-        let store = cached(place.store, &choices, &context).await?;
+        let store = cached(place.store, &choices, context).await?;
         let options = OpenOptions {
             format: self.format.clone(),
             shards: place.shards,
             save: if self.save_index { Save::IfAbsent } else { Save::No },
             ..OpenOptions::default()
         };
-        let dataset = Dataset::open(store, &context, &options).await?;
+        let dataset = Dataset::open(store, context, &options).await?;
         match &self.filter {
             Some(filter) => {
                 let (threads, memory_bytes_max) = (self.spec.threads, self.spec.memory_bytes_max);

@@ -21,6 +21,9 @@ use crate::table::Table;
 /// Bad samples that the table names; `--json` has all that were kept.
 const BAD_SHOWN_MAX: usize = 10;
 
+/// Data sets or shards that are named.
+const URLS_SHOWN_MAX: usize = 8;
+
 /// Shares of waiting below this are not worth a word.
 const BLAME_SHARE_MIN: f64 = 0.01;
 
@@ -120,7 +123,7 @@ impl Report {
         let seconds = measured.time.as_secs_f64();
         let datasets = || sources.datasets().iter();
         Ok(Self {
-            url: joined(args.urls.iter().map(|url| url.to_string_lossy().into_owned())),
+            url: named(args),
             format: joined(datasets().map(|dataset| dataset.manifest().spec().name.clone())),
             sources: source_rows(args, run),
             shards: datasets().map(|dataset| dataset.shards().len() as u64).sum(),
@@ -328,6 +331,17 @@ fn joined(names: impl Iterator<Item = String>) -> String {
     let mut joined: Vec<String> = names.collect();
     joined.dedup();
     joined.join(", ")
+}
+
+/// What is streamed, as it was written; of many shards, the first few.
+fn named(args: &StreamArgs) -> String {
+    let names = args.urls.iter().take(URLS_SHOWN_MAX);
+    let mut named = joined(names.map(|url| url.to_string_lossy().into_owned()));
+    if args.urls.len() > URLS_SHOWN_MAX {
+        // Writing to a string cannot fail.
+        let _: std::fmt::Result = write!(named, " and {} more", args.urls.len() - URLS_SHOWN_MAX);
+    }
+    named
 }
 
 /// The data sets, where several are mixed.

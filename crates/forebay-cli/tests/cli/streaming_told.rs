@@ -1,0 +1,37 @@
+//! What `stream` makes of what users write, and what it tells them.
+
+use std::collections::BTreeSet;
+
+use super::streaming::{keys, read, shard, with_data};
+
+#[test]
+fn a_list_of_shards_is_one_data_set() {
+    let sandbox = with_data();
+    let names: Vec<String> = (0..5)
+        .map(|number| format!("data/train-{number:03}.tar"))
+        .collect();
+    let options = ["stream", "--json", "--keys", "--batch-size", "8", "--lanes", "8"].map(str::to_owned);
+    for more in [&[][..], &["--shuffle".to_owned()]] {
+        let (streamed, report) = read(&sandbox.run([&options[..], more, &names].concat()).exits(0));
+        assert_eq!(streamed.len(), keys().len(), "every sample once");
+        assert_eq!(streamed.into_iter().collect::<BTreeSet<_>>(), keys());
+        assert_eq!(
+            (&report["shards"], report["sources"].is_null()),
+            (&5.into(), true)
+        );
+    }
+    std::fs::create_dir(sandbox.path("more")).unwrap();
+    std::fs::write(sandbox.path("more/x-000.tar"), shard(90, 80)).unwrap();
+    sandbox
+        .run(["stream", "--shuffle", "data/train-000.tar", "more/x-000.tar"])
+        .exits(2)
+        .says(&[
+            "single shards lie in several directories",
+            "hint: name the directory",
+        ]);
+    sandbox.run(["stream", "data/*.tar"]).exits(2).says(&[
+        "not found",
+        "hint: '*' and '?' are not expanded",
+        "{000000..000123}.tar",
+    ]);
+}
