@@ -53,6 +53,11 @@ pub enum Codec {
 }
 
 impl Codec {
+    /// True when what is compressed always has a checksum, which is compared when it is undone.
+    pub fn has_sums(self) -> bool {
+        matches!(self, Self::Gzip | Self::Zlib | Self::Bzip2)
+    }
+
     /// The codec of an object, from its name and its first bytes.
     pub fn of(key: &Key, first: &[u8]) -> Self {
         let by_name = key

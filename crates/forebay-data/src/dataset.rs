@@ -152,6 +152,8 @@ struct Inner {
     context: Context,
     manifest: Manifest,
     is_indexed: bool,
+    /// Where this opening made the manifest: whether each shard had checksums of its own, made when it was written.
+    made_here: Option<Vec<bool>>,
     /// Only some shards were asked for.
     is_part: bool,
     /// What is known of each shard's object, once it was compared with the manifest.
@@ -220,6 +222,7 @@ impl Dataset {
             context: context.clone(),
             manifest,
             is_indexed: true,
+            made_here: None,
             is_part: options.shards.is_some(),
             metas,
             touched: options.touched,
@@ -244,7 +247,7 @@ impl Dataset {
             let manifest = Manifest::open(place, &key, context).await?;
             return Self::open_indexed(store, context, manifest, options).await;
         };
-        let (manifest, ledger) = index::build(context, &found, sink, &options.progress).await?;
+        let built = index::build(context, &found, sink, &options.progress).await?;
         let metas = found
             .shards
             .into_iter()
@@ -253,14 +256,15 @@ impl Dataset {
         let inner = Arc::new(Inner {
             from: found.from,
             context: context.clone(),
-            manifest,
+            manifest: built.manifest,
             is_indexed: options.save != Save::No,
+            made_here: Some(built.has_sums),
             is_part: options.shards.is_some(),
             metas,
             touched: options.touched,
             format: OnceCell::new(),
             decoders: decoders(),
-            ledger,
+            ledger: built.ledger,
         });
         Ok(Self(inner, None))
     }
@@ -288,6 +292,24 @@ impl Dataset {
     /// True when its manifest is in a file, so that opening it again is quick.
     pub fn is_indexed(&self) -> bool {
         self.0.is_indexed
+    }
+
+    /// True when bytes of a shard that fit the manifest are what was written, and not only what was read a moment ago, when this opening made the manifest.
+    pub(crate) fn is_proven(&self, shard: usize) -> bool {
+        let made_here = self.0.made_here.as_ref();
+        made_here.is_none_or(|has_sums| has_sums.get(shard) == Some(&true))
+    }
+
+    /// Why bytes that fit the manifest do not count as verified, where that is so.
+    pub fn why_unproven(&self) -> Option<&'static str> {
+        if (0..self.shards().len()).all(|shard| self.is_proven(shard)) {
+            return None;
+        }
+        Some(if self.is_indexed() {
+            "the manifest was made by this run, of the same bytes: from the next run on they are compared with it"
+        } else {
+            "no manifest: checksums were made of the same bytes a moment ago; forebay index keeps them"
+        })
     }
 
     /// The store that holds the shards.

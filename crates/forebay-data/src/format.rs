@@ -76,6 +76,11 @@ pub trait Scan: Send {
     /// The next bytes, decompressed, in pieces of any size.
     fn feed(&mut self, bytes: &[u8]) -> Result<()>;
 
+    /// True when the format has checksums of its own, made by whoever wrote the shard, and the pass compares all samples with them.
+    fn has_sums(&self) -> bool {
+        false
+    }
+
     /// There are no more bytes.
     fn finish(self: Box<Self>) -> Result<Table>;
 }
@@ -167,6 +172,8 @@ pub struct Tabulated {
     pub raw_bytes: u64,
     /// Compression of the whole shard.
     pub codec: Codec,
+    /// The bytes had checksums that were made when they were written, and were compared with them.
+    pub has_sums: bool,
     /// Which way the bytes came.
     pub ledger: Ledger,
 }
@@ -195,6 +202,7 @@ async fn pass(format: &dyn Format, source: &ShardSource) -> Result<Tabulated> {
         None => (Codec::None, 0),
     };
     Ok(Tabulated {
+        has_sums: scan.has_sums() || codec.has_sums(),
         table: scan.finish()?,
         sha256: sha256_of(sha256)?,
         raw_bytes,

@@ -310,8 +310,12 @@ impl Loader {
 
     /// What was done so far.
     pub fn report(&self) -> Report {
-        self.totals
-            .report(self.room.grown_bytes(), self.sources.opening_ledger())
+        let unverified = self.sources.datasets().iter().find_map(Dataset::why_unproven);
+        self.totals.report(
+            self.room.grown_bytes(),
+            self.sources.opening_ledger(),
+            unverified.map(str::to_owned),
+        )
     }
 }
 

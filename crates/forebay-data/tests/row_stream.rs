@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use common::{expected, hex};
 use forebay_core::{ErrorKind, Key, Seed, Span};
-use forebay_data::dataset::{OpenOptions, Touched};
+use forebay_data::dataset::{OpenOptions, Save, Touched, UseManifest};
 use forebay_data::format::parquet::{File, ParquetOptions, ParquetWriter};
 use forebay_data::format::{GroupDecoder, SampleRef, ShardWriter};
 use forebay_data::loader::{BadPolicy, Batch, SampleKey};
@@ -264,7 +264,18 @@ async fn written(sizes: &[u32]) -> (Dataset, Arc<dyn Store>) {
         }
         put(&store, &format!("{shard:03}.parquet"), &writer.finish().unwrap()).await;
     }
+    index(&store).await;
     (open(&store, None).await, store)
+}
+
+/// Make the manifest, so that what opens the data set later has something to compare with.
+async fn index(store: &Arc<dyn Store>) {
+    let options = OpenOptions {
+        save: Save::IfAbsent,
+        ..OpenOptions::default()
+    };
+    let made = Dataset::open(Arc::clone(store), &common::context(), &options).await;
+    assert!(made.unwrap().why_unproven().is_some(), "of the same bytes");
 }
 
 /// The numbers of the rows of each batch, after the rest of them was compared.
@@ -351,6 +362,26 @@ async fn small_columns_are_read_alone_and_everything_is_verified() {
     let chunks = chunk_bytes(&dataset, &store, "number").await;
     assert_eq!(ledger.verified_bytes, chunks, "every chunk that was read");
     assert!(ledger.bytes() < stored / 2, "{ledger}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_manifest_nothing_is_verified() {
+    let (_, store) = written(&SIZES).await;
+    let options = OpenOptions {
+        manifest: UseManifest::Never,
+        ..OpenOptions::default()
+    };
+    let dataset = Dataset::open(Arc::clone(&store), &common::context(), &options)
+        .await
+        .unwrap();
+    let mut loader = Loader::new(dataset, &spec(false)).unwrap();
+    numbers(&mut loader).await;
+    let report = loader.report();
+    assert_eq!(
+        (report.ledger.verified_bytes, report.opening.verified_bytes),
+        (0, 0)
+    );
+    assert!(report.unverified.unwrap().contains("forebay index"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

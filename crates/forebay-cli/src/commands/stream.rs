@@ -45,6 +45,17 @@ enum End {
     Interrupted,
 }
 
+impl End {
+    /// In `--json`.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Over => "over",
+            Self::Enough => "enough",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
 /// Stream.
 pub(super) async fn run(args: &StreamArgs, app: &App) -> Printed<Exit> {
     let spec = spec_of(args)?;

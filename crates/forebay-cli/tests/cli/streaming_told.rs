@@ -35,3 +35,33 @@ fn a_list_of_shards_is_one_data_set() {
         "{000000..000123}.tar",
     ]);
 }
+
+#[test]
+fn bytes_are_verified_where_their_checksum_is_older_than_the_run() {
+    let sandbox = with_data();
+    let verified = |url: &str| {
+        let report = sandbox.run(["stream", url, "--json"]).exits(0).json();
+        let bytes = report["ledger"]["verified_bytes"].as_u64().unwrap();
+        (bytes, report["unverified"].as_str().map(str::to_owned))
+    };
+    let (bytes, why) = verified("data");
+    assert_eq!(
+        bytes, 0,
+        "checksums that were made of the same bytes a moment ago"
+    );
+    assert!(why.unwrap().contains("forebay index"));
+    let made = sandbox.run(["stream", "data", "--save-index"]).exits(0);
+    assert!(made.out.contains("made by this run"), "{}", made.out);
+    let (bytes, why) = verified("data");
+    assert!(bytes > 0 && why.is_none(), "{why:?}");
+    // Formats with checksums of their own.
+    for (options, name) in [
+        (&["--to", "tfrecord"][..], "tfrecord"),
+        (&["--to", "wds", "--compression", "gz"], "gz"),
+    ] {
+        sandbox.run([&["pack", "data", name], options].concat()).exits(0);
+        std::fs::remove_file(sandbox.path(name).join("forebay.fbi")).unwrap();
+        let (bytes, why) = verified(name);
+        assert!(bytes > 0 && why.is_none(), "{name}: {why:?}");
+    }
+}

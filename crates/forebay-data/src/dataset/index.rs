@@ -65,13 +65,22 @@ pub(super) async fn sink(
     )))
 }
 
+/// A manifest that was made just now.
+#[derive(Debug)]
+pub(super) struct Built {
+    pub(super) manifest: Manifest,
+    pub(super) ledger: Ledger,
+    /// Whether each shard has checksums of its own.
+    pub(super) has_sums: Vec<bool>,
+}
+
 /// Read every shard and make the manifest.
 pub(super) async fn build(
     context: &Context,
     found: &Discovered,
     mut writer: ManifestWriter,
     progress: &Arc<dyn Progress>,
-) -> Result<(Manifest, Ledger)> {
+) -> Result<Built> {
     let store = &found.from.store;
     let format = found.from.format(&found.spec, context).await?;
     let bytes = found.shards.iter().map(|meta| meta.size).sum();
@@ -83,19 +92,24 @@ pub(super) async fn build(
     });
     // In order, whoever is done first: the same shards give the same manifest.
     let mut passes = stream::iter(passes).buffered(at_once());
-    let mut ledger = Ledger::default();
+    let (mut ledger, mut has_sums) = (Ledger::default(), Vec::with_capacity(found.shards.len()));
     for meta in &found.shards {
         let Some(tabulated) = passes.next().await else {
             break;
         };
         let tabulated = tabulated?;
         ledger.merge(&tabulated.ledger);
+        has_sums.push(tabulated.has_sums);
         let added = writer.add(meta, &tabulated).await;
         added.map_err(|error| error.at(store.location().join(&meta.key)))?;
         progress.shard_done(&meta.key, tabulated.table.samples());
     }
     drop(passes);
-    Ok((writer.finish().await?, ledger))
+    Ok(Built {
+        manifest: writer.finish().await?,
+        ledger,
+        has_sums,
+    })
 }
 
 /// Shards read at once on this machine.

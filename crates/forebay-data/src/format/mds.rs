@@ -217,6 +217,10 @@ pub(crate) struct MdsScan {
 }
 
 impl Scan for MdsScan {
+    fn has_sums(&self) -> bool {
+        !self.raw_checks.is_empty() || !self.stored_checks.is_empty()
+    }
+
     fn stored(&mut self, bytes: &[u8]) -> Result<()> {
         self.stored_checks.update(bytes);
         Ok(())

@@ -51,6 +51,15 @@ enum Check {
     OnTheWay,
 }
 
+/// How samples are compared with the manifest.
+#[derive(Debug, Clone)]
+struct Comparison {
+    /// Only these.
+    selection: Option<Arc<Selection>>,
+    /// Those that fit it are what was written: it was not made of the same bytes a moment ago.
+    is_proof: bool,
+}
+
 /// Why a sample is bad whose bytes are not those that were indexed.
 const BAD_CHECKSUM: &str = "its bytes do not have the checksum of the manifest";
 
@@ -139,6 +148,10 @@ impl Reader {
         let source = self.dataset.source(number).await?;
         let table = Arc::clone(hold.table());
         let selection = self.dataset.selection(number);
+        let comparison = Comparison {
+            selection: selection.clone(),
+            is_proof: self.dataset.is_proven(number),
+        };
         let mut origin = None;
         let read = async {
             match &table.layout {
@@ -149,11 +162,11 @@ impl Reader {
                         let (unpacked, ledger) = self.unpacked(&source, shard, &hold).await?;
                         (times.arrived, origin) = (unpacked.arrived, Some(unpacked.origin));
                         return self
-                            .unpacked_runs(&table, unpacked, runs, (selection.clone(), ledger))
+                            .unpacked_runs(&table, unpacked, runs, (comparison, ledger))
                             .await;
                     }
                     let shard = (&source, &table);
-                    self.ranges(shard, runs, selection.clone(), &share, (&mut times, &mut origin))
+                    self.ranges(shard, runs, comparison, &share, (&mut times, &mut origin))
                         .await
                 }
                 Layout::Groups(groups) => {
@@ -189,7 +202,7 @@ impl Reader {
         &self,
         (source, table): (&ShardSource, &Arc<Table>),
         runs: Vec<Range<u64>>,
-        selection: Option<Arc<Selection>>,
+        comparison: Comparison,
         share: &Share,
         (times, origin): (&mut Times, &mut Option<Origin>),
     ) -> Result<(Contents, Ledger)> {
@@ -202,14 +215,14 @@ impl Reader {
             Share::Own { .. } => self.bytes(source, table, runs.clone(), Check::Here).await?,
         };
         times.arrived = self.dataset.context().clock().now();
-        let (contents, ledger) = self.check(blocks, selection.clone(), ledger).await?;
+        let (contents, ledger) = self.check(blocks, comparison.clone(), ledger).await?;
         if contents.bad.is_empty() {
             return Ok((contents, ledger));
         }
         // Once more, with every check on the way: what is damaged may be a cache's copy.
         let (blocks, mut again) = self.bytes(source, table, runs, Check::OnTheWay).await?;
         again.merge(&ledger);
-        self.check(blocks, selection, again).await
+        self.check(blocks, comparison, again).await
     }
 
     /// Runs of samples of a shard that is decompressed, checked.
@@ -218,14 +231,14 @@ impl Reader {
         table: &Arc<Table>,
         unpacked: Unpacked,
         runs: Vec<Range<u64>>,
-        (selection, ledger): (Option<Arc<Selection>>, Ledger),
+        (comparison, ledger): (Comparison, Ledger),
     ) -> Result<(Contents, Ledger)> {
         match unpacked.bytes {
             Ok(bytes) => {
                 let runs = runs.into_iter();
                 let blocks = runs.map(|run| Block::from_bytes(Arc::clone(table), run, bytes.clone(), 0));
                 let blocks = blocks.collect::<Result<_>>()?;
-                self.check(blocks, selection, ledger).await
+                self.check(blocks, comparison, ledger).await
             }
             Err(reason) => Ok((Contents::all_bad(table.samples(), reason), ledger)),
         }
@@ -281,17 +294,16 @@ impl Reader {
     async fn check(
         &self,
         blocks: Vec<Block>,
-        selection: Option<Arc<Selection>>,
+        comparison: Comparison,
         mut ledger: Ledger,
     ) -> Result<(Contents, Ledger)> {
+        let is_proof = comparison.is_proof;
         let check = move || {
             let (mut contents, mut verified_bytes) = (Contents::default(), 0);
             for block in blocks {
                 for (sample, index) in (block.first()..).take(block.len()).enumerate() {
-                    if selection
-                        .as_ref()
-                        .is_some_and(|selection| !selection.contains(index))
-                    {
+                    let selection = comparison.selection.as_ref();
+                    if selection.is_some_and(|selection| !selection.contains(index)) {
                         continue;
                     }
                     verified_bytes += block.sample_bytes(sample);
@@ -307,7 +319,9 @@ impl Reader {
             (contents, verified_bytes)
         };
         let (contents, verified_bytes) = self.cpu.run(check).await?;
-        ledger.verified_bytes += verified_bytes;
+        if is_proof {
+            ledger.verified_bytes += verified_bytes;
+        }
         Ok((contents, ledger))
     }
 

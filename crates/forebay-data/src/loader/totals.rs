@@ -138,7 +138,7 @@ impl Totals {
         one_too_many.map_or(Ok(()), |last| Err(refuse(&last, seen, policy, &name(last.shard))))
     }
 
-    pub(super) fn report(&self, grown_bytes: u64, opening: Ledger) -> Report {
+    pub(super) fn report(&self, grown_bytes: u64, opening: Ledger, unverified: Option<String>) -> Report {
         let counts = self.counts();
         Report {
             samples: counts.samples,
@@ -149,6 +149,7 @@ impl Totals {
             memory_grown_bytes: grown_bytes,
             stalls: counts.stalls.report(),
             ledger: counts.ledger.clone(),
+            unverified,
             opening,
         }
     }
@@ -206,6 +207,8 @@ pub struct Report {
     pub stalls: StallReport,
     /// Which way the bytes of the samples came.
     pub ledger: Ledger,
+    /// Why bytes that were compared with checksums do not count as verified, where that is so.
+    pub unverified: Option<String>,
     /// Which way the bytes came that were read beside the samples that are streamed: to make the index or of it, and to filter.
     pub opening: Ledger,
 }

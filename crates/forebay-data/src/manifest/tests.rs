@@ -44,6 +44,7 @@ fn tabulated(table: Table, raw_bytes: u64, codec: Codec) -> Tabulated {
     let sha256 = [raw_bytes as u8; 32];
     let ledger = Ledger::default();
     Tabulated {
+        has_sums: false,
         table,
         sha256,
         raw_bytes,

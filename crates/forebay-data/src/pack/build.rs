@@ -59,6 +59,7 @@ impl Builder {
         Ok(Built {
             meta,
             tabulated: Tabulated {
+                has_sums: false,
                 table: sealed.table,
                 sha256,
                 raw_bytes: sealed.raw_bytes,

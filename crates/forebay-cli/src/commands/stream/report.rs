@@ -68,6 +68,8 @@ pub(super) struct Report {
     stalls: StallReport,
     /// Which way the bytes of the samples came.
     ledger: Ledger,
+    /// Why bytes that were compared with checksums do not count as verified, where that is so.
+    unverified: Option<String>,
     /// Which way the bytes came that were read beside them: to make the index or of it, and to filter.
     opening: Ledger,
     /// What `--resume` takes.
@@ -136,11 +138,7 @@ impl Report {
             shuffle: spec.order.shuffle,
             seed: spec.order.seed.0,
             epochs: args.epochs,
-            end: match end {
-                End::Over => "over",
-                End::Enough => "enough",
-                End::Interrupted => "interrupted",
-            },
+            end: end.name(),
             batches: run.batches,
             samples: report.samples,
             bytes: report.bytes,
@@ -161,6 +159,7 @@ impl Report {
             missing_values: report.missing_values,
             stalls: report.stalls,
             ledger: report.ledger,
+            unverified: report.unverified,
             opening: report.opening,
             position: run.loader.position(),
         })
@@ -258,6 +257,9 @@ impl Report {
             for (index, line) in ledger.to_string().lines().enumerate() {
                 table.row([if index == 0 { name } else { "" }, line]);
             }
+        }
+        if let Some(why) = &self.unverified {
+            table.row(["unverified", why]);
         }
         for (field, values) in &self.missing_values {
             let line = format!("{values} samples without '{}', empty there", visible(field));

@@ -112,6 +112,7 @@ impl FileShard {
             offset += read.data.len() as u64;
         }
         Ok(Tabulated {
+            has_sums: false,
             table: self.check(builder.finish()?, offset)?,
             sha256: sha256_of(sha256)?,
             raw_bytes: offset,

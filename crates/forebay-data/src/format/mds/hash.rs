@@ -228,6 +228,10 @@ impl Checks {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.checks.is_empty()
+    }
+
     pub(super) fn update(&mut self, bytes: &[u8]) {
         for (hasher, _) in &mut self.checks {
             hasher.update(bytes);

@@ -234,6 +234,10 @@ fn fill(into: &mut [u8], len: &mut usize, bytes: &[u8]) -> usize {
 }
 
 impl Scan for RecordScan {
+    fn has_sums(&self) -> bool {
+        true
+    }
+
     fn feed(&mut self, mut bytes: &[u8]) -> Result<()> {
         loop {
             // A record without data has nothing to wait for.

@@ -74,7 +74,8 @@ impl Reader {
             let (chunks, moved) = read.fetch(source, &|len| self.memory(len)).await?;
             ledger.merge(&moved);
             times.arrived = self.dataset.context().clock().now();
-            let verified_bytes = read.verified_bytes();
+            let is_proof = self.dataset.is_proven(shard);
+            let verified_bytes = if is_proof { read.verified_bytes() } else { 0 };
             match self.cpu.run(move || read.decode(&chunks)).await? {
                 Ok(block) => {
                     let block = Arc::new(block);

@@ -33,6 +33,7 @@ async fn compressed(codec: Codec, sizes: &[u32], raw_bytes: Option<u64>) -> (Dat
         let put = store.put_bytes(&shard.key, &packed, &PutOptions::default()).await;
         put.unwrap();
         let tabulated = Tabulated {
+            has_sums: false,
             table: (*plain.table(number).await.unwrap()).clone(),
             sha256: [0; 32],
             raw_bytes: raw_bytes.unwrap_or(bytes.len() as u64),
