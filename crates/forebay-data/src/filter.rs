@@ -30,6 +30,12 @@ pub const TERMS_MAX: usize = 10_000;
 /// What filters call the key of a sample, where it has one.
 pub const KEY_COLUMN: &str = "__key__";
 
+/// The field that is the key of samples, in formats that have no other: packing writes it.
+pub(crate) fn key_field(fields: &[Field]) -> Option<usize> {
+    let is_key = |field: &Field| field.name == KEY_COLUMN && matches!(field.kind, Kind::Text | Kind::Bytes);
+    fields.iter().position(is_key)
+}
+
 /// Deepest nesting: evaluation recurses, and stacks are finite.
 pub const DEPTH_MAX: usize = 100;
 

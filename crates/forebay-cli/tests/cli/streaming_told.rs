@@ -65,3 +65,30 @@ fn bytes_are_verified_where_their_checksum_is_older_than_the_run() {
         assert!(bytes > 0 && why.is_none(), "{name}: {why:?}");
     }
 }
+
+#[test]
+fn keys_survive_packing() {
+    let sandbox = with_data();
+    for (options, name) in [
+        (&["--to", "mds"][..], "mds"),
+        (&["--to", "mds", "--compression", "zstd"], "zstd"),
+        (&["--to", "parquet"], "parquet"),
+        (&["--to", "tfrecord"], "tfrecord"),
+    ] {
+        sandbox.run([&["pack", "data", name], options].concat()).exits(0);
+        for more in [&[][..], &["--fields", "cls,__key__"]] {
+            let ran = sandbox
+                .run([&["stream", name, "--keys"][..], more].concat())
+                .exits(0);
+            let streamed: Vec<&str> = ran.out.lines().collect();
+            assert!(
+                streamed.iter().copied().eq(keys().iter().map(String::as_str)),
+                "{name}: {streamed:?}"
+            );
+        }
+        // A filter means the same by it, and a position does not depend on it.
+        let args = ["stream", name, "--keys", "--json", "--batch-size", "1"];
+        let one = sandbox.run([&args[..], &["--filter", "__key__ = '03-00007'"]].concat());
+        assert_eq!(read(&one.exits(0)).0, ["03-00007"]);
+    }
+}

@@ -11,7 +11,7 @@ use super::PackSpec;
 use super::chunk::{ChunkBuilder, refs};
 use super::npy;
 use super::output::{Output, PackFormat};
-use crate::filter::{Bound, Filter, KEY_COLUMN};
+use crate::filter::{Bound, Filter, KEY_COLUMN, key_field};
 use crate::format::SampleRef;
 use crate::format::tfrecord::decode;
 use crate::format::value::Value;
@@ -67,10 +67,7 @@ pub(super) struct Taken<'a> {
 impl Shaper {
     /// For an input of that schema, whose samples have keys or not.
     pub(super) fn new(schema: &Schema, is_named: bool, spec: &PackSpec) -> Result<Self> {
-        let key_field = schema.index_of(KEY_FIELD).filter(|index| {
-            let kind = schema.fields().get(*index).map(|field| &field.kind);
-            matches!(kind, Some(Kind::Text | Kind::Bytes))
-        });
+        let key_field = key_field(schema.fields());
         let keeps_keys = !spec.drop_keys && (is_named || key_field.is_some());
         let has_key_field = keeps_keys && !matches!(spec.to, PackFormat::Wds | PackFormat::Tokens);
         let chosen = chosen(schema, key_field, spec.fields.as_deref())?;

@@ -178,7 +178,11 @@ class Stream(Iterator[Batch]):
             ragged = Ragged(data, offsets, field["dtype"] if field["kind"] == "list" else None)
             decode = self._decode.get(name)
             batch[name] = ragged if decode is None else Decoded(ragged, decode)
-        batch[KEY] = Keys(native)
+        # A field of that name is the key where it is text; numbers, and what a function makes of it,
+        # stay what they are.
+        kind = self._fields.get(KEY, {}).get("kind", "text")
+        if kind in ("text", "bytes") and KEY not in self._decode:
+            batch[KEY] = Keys(native)
         return batch
 
     def state_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ use super::held::Hold;
 use super::joint::Share;
 use crate::block::Block;
 use crate::dataset::Dataset;
+use crate::filter::key_field;
 use crate::order::Selection;
 
 /// A block in memory, with the memory it was promised.
@@ -113,10 +114,15 @@ impl Loaded {
         block.field(sample, column)
     }
 
-    /// The key of a sample, where the format has keys.
+    /// The key of a sample, where the format has keys, or a text of that name among the fields that were read. Text of a damaged sample is none.
     pub(crate) fn key(&self, sample: u32) -> Option<&str> {
+        let is_bad = self.why_bad(sample).is_some();
         let (block, sample) = self.find(sample)?;
-        block.key(sample)
+        let in_field = || {
+            let column = key_field(block.fields()).filter(|_| !is_bad)?;
+            std::str::from_utf8(block.field(sample, column)?).ok()
+        };
+        block.key(sample).or_else(in_field)
     }
 
     /// Number in its shard of the first sample.
