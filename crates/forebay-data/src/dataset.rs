@@ -26,7 +26,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-use forebay_core::{Error, ErrorKind, Key, Ledger, Result};
+use forebay_core::{ByteSize, Error, ErrorKind, Key, Ledger, Location, Result};
 use forebay_store::{Context, ObjectMeta, Store};
 use tokio::sync::OnceCell;
 
@@ -134,6 +134,29 @@ pub trait Progress: fmt::Debug + Send + Sync {
     fn shard_done(&self, key: &Key, samples: u64) {
         let _ = (key, samples);
     }
+}
+
+/// What is said before a data set without a manifest is read to make one: how much that is, over all ranks that do so, and how to be spared it.
+pub fn note_unindexed(
+    location: &Location,
+    (shards, bytes): (u64, u64),
+    world: u32,
+    is_saved: bool,
+) -> String {
+    let plural = if shards == 1 { "" } else { "s" };
+    let all = ByteSize(bytes.saturating_mul(u64::from(world)));
+    let ranks = match world {
+        0 | 1 => String::new(),
+        world => format!("; each of {world} ranks does so, {all} together"),
+    };
+    let (place, advice) = if is_saved {
+        ("", String::new())
+    } else {
+        let advice = format!("; `forebay index {location}` makes the next start instant");
+        (" in memory", advice)
+    };
+    let bytes = ByteSize(bytes);
+    format!("no index here: reading {shards} shard{plural}, {bytes}, to make one{place}{ranks}{advice}")
 }
 
 /// Tells nobody.

@@ -6,9 +6,12 @@
 mod options;
 mod pin;
 
+use std::ffi::CString;
+
 use forebay_core::{Error, ErrorKind, Ledger, Result};
 use forebay_data::loader::{Batch, Loader, Outlook, Sources, StreamSpec, Values};
 use forebay_data::order::Position;
+use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use serde::Serialize;
@@ -17,7 +20,7 @@ use crate::buffer;
 use crate::errors;
 use crate::fork::ForkGuard;
 use crate::process::{self, Inside, Process};
-use crate::wait::wait;
+use crate::wait::{wait, wait_telling};
 use options::Options;
 
 /// Batches of a data set, in the order of the plan; see ``forebay.stream``, whose keyword arguments it takes as a dict.
@@ -103,7 +106,9 @@ impl PyNativeStream {
     fn new(py: Python<'_>, urls: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let options = Options::new(urls, options)?;
         let process = Process::get(py)?;
-        let state = wait(py, process, State::open(process, options))?;
+        let notes = options.notes();
+        let tell = || notes.take().iter().try_for_each(|note| warn(py, note));
+        let state = wait_telling(py, process, State::open(process, options), tell)?;
         Ok(Self {
             state: ForkGuard::new(Inside::new(process, Some(state))),
         })
@@ -169,6 +174,12 @@ impl PyNativeStream {
             }
         }
     }
+}
+
+/// A warning to whoever called `forebay.stream`, which is two calls above this.
+fn warn(py: Python<'_>, note: &str) -> PyResult<()> {
+    let note = CString::new(note.replace('\0', "?"))?;
+    PyErr::warn(py, &py.get_type::<PyUserWarning>(), &note, 3)
 }
 
 /// Drop inside the runtime, without the interpreter lock: going away may take a while.

@@ -15,9 +15,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_core::{Clock, Error, ErrorKind, Result, Seed, SystemClock};
+use forebay_core::{Clock, Error, ErrorKind, Location, Result, Seed, SystemClock};
 use forebay_data::Dataset;
-use forebay_data::dataset::{OpenOptions, Place, Progress, Save};
+use forebay_data::dataset::{OpenOptions, Place, Progress, Save, note_unindexed};
 use forebay_data::filter::Filter;
 use forebay_data::loader::{Batch, Decode, Loader, Sources, StreamSpec};
 use forebay_data::order::{Last, OrderSpec};
@@ -205,18 +205,15 @@ async fn open(
         format: args.format.spec()?,
         shards: place.shards,
         save: if args.save_index { Save::IfAbsent } else { Save::No },
-        progress: Arc::new(StageBar(bar.clone(), "indexing")),
+        progress: Arc::new(Indexing {
+            bar: StageBar(bar.clone(), "indexing"),
+            location: source.store().location().clone(),
+            world: args.world,
+            is_saved: args.save_index,
+        }),
         ..OpenOptions::default()
     };
     let dataset = Dataset::open(source.store(), context, &options).await?;
-    if !dataset.is_indexed() {
-        let shards = dataset.shards().len();
-        bar.suspend(|printer| {
-            printer.say(format_args!(
-                "no index: all bytes of {shards} shards were read once to make one in memory"
-            ));
-        });
-    }
     Ok((dataset, source))
 }
 
@@ -255,6 +252,27 @@ impl Progress for StageBar {
 
     fn moved(&self, bytes: u64) {
         self.0.add(bytes);
+    }
+}
+
+/// How far making an index is; says first what that takes.
+#[derive(Debug)]
+struct Indexing {
+    bar: StageBar,
+    location: Location,
+    world: u32,
+    is_saved: bool,
+}
+
+impl Progress for Indexing {
+    fn planned(&self, shards: u64, bytes: u64) {
+        let note = note_unindexed(&self.location, (shards, bytes), self.world, self.is_saved);
+        self.bar.0.suspend(|printer| printer.say(note));
+        self.bar.planned(shards, bytes);
+    }
+
+    fn moved(&self, bytes: u64) {
+        self.bar.moved(bytes);
     }
 }
 

@@ -92,3 +92,34 @@ fn keys_survive_packing() {
         assert_eq!(read(&one.exits(0)).0, ["03-00007"]);
     }
 }
+
+#[test]
+fn reading_everything_to_make_an_index_is_said_first() {
+    let sandbox = with_data();
+    let url = sandbox.path("data").to_string_lossy().into_owned();
+    sandbox.run(["stream", "data"]).exits(0).says(&[
+        "no index here: reading 5 shards, 550.0 KiB, to make one in memory; `forebay index ",
+        "makes the next start instant",
+    ]);
+    sandbox
+        .run(["stream", &url, "--world", "4", "--shuffle"])
+        .exits(0)
+        .says(&["each of 4 ranks does so, 2.1 MiB together"]);
+    // Before, not after: a pass that fails has said it too.
+    let whole = sandbox.read("data/train-002.tar");
+    std::fs::write(sandbox.path("data/train-002.tar"), &whole[..20_000]).unwrap();
+    sandbox
+        .run(["stream", "data"])
+        .exits(2)
+        .says(&["no index here: reading 5 shards"]);
+    std::fs::write(sandbox.path("data/train-002.tar"), &whole).unwrap();
+    let saved = sandbox.run(["stream", "data", "--save-index"]).exits(0);
+    let saved = saved.says(&["to make one"]);
+    assert!(
+        !saved.err.contains("in memory") && !saved.err.contains("forebay index"),
+        "{}",
+        saved.err
+    );
+    let indexed = sandbox.run(["stream", "data"]).exits(0);
+    assert!(!indexed.err.contains("no index"), "{}", indexed.err);
+}

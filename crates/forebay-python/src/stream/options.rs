@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::env::{self, EnvVar};
-use forebay_core::{ByteSize, Error, ErrorKind, Result, Seed};
+use forebay_core::{ByteSize, Error, ErrorKind, Location, Result, Seed};
 use forebay_data::Dataset;
-use forebay_data::dataset::{OpenOptions, Place, Save};
+use forebay_data::dataset::{OpenOptions, Place, Progress, Save, Silent, note_unindexed};
 use forebay_data::filter::Filter;
 use forebay_data::loader::{Decode, Sources, StreamSpec};
 use forebay_data::manifest::FormatSpec;
@@ -37,6 +37,38 @@ pub(super) struct Options {
     filter: Option<Filter>,
     cache: Option<String>,
     choices: Choices,
+    notes: Notes,
+}
+
+/// What opening has to say before it is done, for whoever waits for it; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Notes(Arc<Mutex<Vec<String>>>);
+
+impl Notes {
+    /// What was not taken yet.
+    pub(super) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn add(&self, note: String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(note);
+    }
+}
+
+/// Notes that a data set without a manifest is about to be read.
+#[derive(Debug)]
+struct Unindexed {
+    notes: Notes,
+    location: Location,
+    world: u32,
+    is_saved: bool,
+}
+
+impl Progress for Unindexed {
+    fn planned(&self, shards: u64, bytes: u64) {
+        let note = note_unindexed(&self.location, (shards, bytes), self.world, self.is_saved);
+        self.notes.add(note);
+    }
 }
 
 impl Options {
@@ -61,7 +93,13 @@ impl Options {
                 get(given, "region")?,
                 get(given, "addressing")?,
             ),
+            notes: Notes::default(),
         })
+    }
+
+    /// What opening will say.
+    pub(super) fn notes(&self) -> Notes {
+        self.notes.clone()
     }
 
     pub(super) async fn open(self, process: &'static Process) -> Result<(Sources, StreamSpec)> {
@@ -95,15 +133,20 @@ impl Options {
             format: self.format.clone(),
             shards: place.shards,
             save: if self.save_index { Save::IfAbsent } else { Save::No },
+            progress: Arc::new(Unindexed {
+                notes: self.notes.clone(),
+                location,
+                world: self.spec.order.world,
+                is_saved: self.save_index,
+            }),
             ..OpenOptions::default()
         };
         let dataset = Dataset::open(store, context, &options).await?;
         match &self.filter {
             Some(filter) => {
+                let silent: Arc<dyn Progress> = Arc::new(Silent);
                 let (threads, memory_bytes_max) = (self.spec.threads, self.spec.memory_bytes_max);
-                dataset
-                    .keep(filter, threads, memory_bytes_max, &options.progress)
-                    .await
+                dataset.keep(filter, threads, memory_bytes_max, &silent).await
             }
             None => Ok(dataset),
         }

@@ -1,0 +1,46 @@
+"""What streams warn of."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import warnings
+from pathlib import Path
+
+import forebay
+import pytest
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    for number in range(3):
+        with tarfile.open(tmp_path / f"{number:03}.tar", "w") as tar:
+            for sample in range(8):
+                member = tarfile.TarInfo(f"{number}-{sample}.cls")
+                member.size = 1
+                tar.addfile(member, io.BytesIO(str(sample).encode()))
+    return tmp_path
+
+
+def test_reading_everything_to_make_an_index_is_warned_of(shards: Path) -> None:
+    with pytest.warns(UserWarning, match="no index here: reading 3 shards, .* forebay index") as told:
+        forebay.stream(shards, batch_size=4).close()
+    assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match="each of 2 ranks does so"):
+        forebay.stream(shards, batch_size=4, rank=0, world=2).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="no index here"):
+            forebay.stream(shards, batch_size=4)
+    with pytest.warns(UserWarning, match="to make one$"):
+        forebay.stream(shards, batch_size=4, save_index=True).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        forebay.stream(shards, batch_size=4).close()
+
+
+def test_a_list_of_shards_is_one_data_set(shards: Path) -> None:
+    listed = sorted(shards.glob("*.tar"))
+    with forebay.stream(listed, batch_size=4, shuffle=True, lanes=4) as batches:
+        keys = [key for batch in batches for key in batch["__key__"]]
+    assert len(keys) == len(set(keys)) == 24
