@@ -248,7 +248,7 @@ pub(crate) struct StreamArgs {
     /// The order is a function of it
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Passes over the data set
+    /// Passes over the data set, counted from the beginning of the run, also where it is resumed
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) epochs: u64,
     /// End an epoch after that many samples of all ranks
@@ -296,7 +296,7 @@ pub(crate) struct StreamArgs {
     /// Go on from a position that --state-out saved: its file, or its JSON
     #[arg(long, value_name = "FILE|JSON")]
     pub(crate) resume: Option<OsString>,
-    /// Save where the run stands at its end, also after Ctrl-C or an error
+    /// Save where the run stands at its end, also after Ctrl-C or an error. Python takes it where all settings are the same: there, drop_last is true unless given
     #[arg(long, value_name = "FILE")]
     pub(crate) state_out: Option<OsString>,
     #[command(flatten)]

@@ -151,6 +151,8 @@ pub struct Outlook {
     pub batches: u64,
     /// The fields of its batches, as they are there.
     pub fields: Vec<Field>,
+    /// Nothing is left: it begins at the end of its last epoch.
+    pub is_over: bool,
 }
 
 impl Outlook {
@@ -164,6 +166,7 @@ impl Outlook {
         whole::check(sources, spec, &course, &leg, batch)?;
         let fields = sources.wanted(spec)?;
         Ok(Self {
+            is_over: course.is_over(&leg, batch),
             position: leg.position(batch),
             batches: leg.epoch_batches(),
             fields: fields.iter().map(|wanted| wanted.field.clone()).collect(),

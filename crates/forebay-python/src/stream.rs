@@ -107,7 +107,7 @@ impl PyNativeStream {
         let options = Options::new(urls, options)?;
         let process = Process::get(py)?;
         let notes = options.notes();
-        let tell = || notes.take().iter().try_for_each(|note| warn(py, note));
+        let tell = || notes.take().iter().try_for_each(|note| warn(py, note, 3));
         let state = wait_telling(py, process, State::open(process, options), tell)?;
         Ok(Self {
             state: ForkGuard::new(Inside::new(process, Some(state))),
@@ -135,6 +135,10 @@ impl PyNativeStream {
         let outlook = Position::from_json(position)
             .and_then(|position| Outlook::new(&state.sources, &state.spec, Some(&position)));
         let outlook = outlook.map_err(|error| errors::raise(py, &error))?;
+        if outlook.is_over {
+            let note = "nothing is left: the state is at the end of the last epoch, and epochs counts from the beginning of the run";
+            warn(py, note, 2)?;
+        }
         let gone = state.stop(outlook);
         in_runtime(py, state.process, gone);
         Ok(())
@@ -176,10 +180,10 @@ impl PyNativeStream {
     }
 }
 
-/// A warning to whoever called `forebay.stream`, which is two calls above this.
-fn warn(py: Python<'_>, note: &str) -> PyResult<()> {
+/// A warning to whoever called what is so many calls above this.
+fn warn(py: Python<'_>, note: &str, stack_level: i32) -> PyResult<()> {
     let note = CString::new(note.replace('\0', "?"))?;
-    PyErr::warn(py, &py.get_type::<PyUserWarning>(), &note, 3)
+    PyErr::warn(py, &py.get_type::<PyUserWarning>(), &note, stack_level)
 }
 
 /// Drop inside the runtime, without the interpreter lock: going away may take a while.

@@ -23,7 +23,7 @@ def shards(tmp_path: Path) -> Path:
 
 
 def test_reading_everything_to_make_an_index_is_warned_of(shards: Path) -> None:
-    with pytest.warns(UserWarning, match="no index here: reading 3 shards, .* forebay index") as told:
+    with pytest.warns(UserWarning, match="no index here: reading 3 shards, .*forebay index") as told:
         forebay.stream(shards, batch_size=4).close()
     assert told[0].filename == __file__
     with pytest.warns(UserWarning, match="each of 2 ranks does so"):
@@ -44,3 +44,17 @@ def test_a_list_of_shards_is_one_data_set(shards: Path) -> None:
     with forebay.stream(listed, batch_size=4, shuffle=True, lanes=4) as batches:
         keys = [key for batch in batches for key in batch["__key__"]]
     assert len(keys) == len(set(keys)) == 24
+
+
+def test_a_state_with_nothing_behind_it_is_told(shards: Path) -> None:
+    forebay.stream(shards, batch_size=4, save_index=True).close()
+    stream = forebay.stream(shards, batch_size=4, epochs=2)
+    states = [stream.state_dict() for _ in stream]
+    once = forebay.stream(shards, batch_size=4)
+    with pytest.warns(UserWarning, match="nothing is left"):
+        once.load_state_dict(states[5])
+    assert list(once) == []
+    with pytest.raises(forebay.InvalidInputError, match="is in epoch 2, and the run ends after epoch 1"):
+        once.load_state_dict(states[6])
+    with pytest.raises(forebay.CorruptDataError, match="this is no state of a stream"):
+        once.load_state_dict({"epoch": 1})

@@ -106,6 +106,13 @@ pub(super) async fn run(args: &StreamArgs, app: &App) -> Printed<Exit> {
         app.printer().flush()?;
         return Err(interrupted().into());
     }
+    if resumed.is_some() && run.batches == 0 && end == End::Over {
+        app.printer().say(format_args!(
+            "nothing was left: the position is at the end of the run; --epochs counts from its beginning, so --epochs {} gives one more",
+            args.epochs.saturating_add(1)
+        ));
+        return Ok(Exit::No);
+    }
     Ok(Exit::Success)
 }
 

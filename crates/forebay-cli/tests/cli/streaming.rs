@@ -131,7 +131,7 @@ fn two_runs_give_every_sample_once() {
     streamed.extend(read(&rest.exits(0)).0);
     assert_eq!(streamed, all, "as if it had never stopped");
     // It is over: there is nothing to go on with.
-    let over = sandbox.run(args(&["--resume", "state.json"])).exits(0);
+    let over = sandbox.run(args(&["--resume", "state.json"])).exits(1);
     assert_eq!(read(&over).0, [""; 0]);
     let json = report["position"].to_string();
     let rest = sandbox
@@ -180,7 +180,7 @@ fn what_does_not_fit_is_told_with_advice() {
     sandbox
         .run(["stream", "data", "--resume", "{\"version\":1}"])
         .exits(2)
-        .says(&["not a saved position"]);
+        .says(&["this is no state of a stream"]);
     std::fs::write(sandbox.path("large"), [b'x'; 5000]).unwrap();
     sandbox
         .run(["stream", "data", "--resume", "large"])

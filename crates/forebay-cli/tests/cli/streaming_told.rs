@@ -123,3 +123,64 @@ fn reading_everything_to_make_an_index_is_said_first() {
     let indexed = sandbox.run(["stream", "data"]).exits(0);
     assert!(!indexed.err.contains("no index"), "{}", indexed.err);
 }
+
+#[test]
+fn a_position_behind_the_last_epoch_is_refused() {
+    let sandbox = with_data();
+    let args = |more: &[&'static str]| [&["stream", "data", "--batch-size", "40"][..], more].concat();
+    sandbox
+        .run(args(&["--epochs", "2", "--batches", "7", "--state-out", "state"]))
+        .exits(0);
+    sandbox.run(args(&["--resume", "state"])).exits(2).says(&[
+        "the saved position is in epoch 2, and the run ends after epoch 1",
+        "hint: epochs counts from the beginning of the run",
+    ]);
+    sandbox
+        .run(args(&["--epochs", "2", "--resume", "state"]))
+        .exits(0);
+    sandbox
+        .run(args(&[
+            "--resume",
+            "state",
+            "--epochs",
+            "2",
+            "--drop-last",
+            "--limit",
+            "100",
+        ]))
+        .exits(1)
+        .says(&[
+            "drop_last was false and is true, limit was none and is 100",
+            "drop_last is true in Python",
+        ]);
+    // At the end of it, the answer is no.
+    sandbox.run(args(&["--state-out", "end"])).exits(0);
+    sandbox
+        .run(args(&["--resume", "end"]))
+        .exits(1)
+        .says(&["nothing was left", "--epochs 2 gives one more"]);
+    let mixed = [
+        "--shuffle",
+        "--lanes",
+        "8",
+        "--weights",
+        "1",
+        "--state-out",
+        "mixed",
+    ];
+    sandbox
+        .run(args(&[&mixed[..], &["--epochs", "2", "--batches", "7"]].concat()))
+        .exits(0);
+    sandbox
+        .run(args(&[
+            "--shuffle",
+            "--lanes",
+            "8",
+            "--weights",
+            "1",
+            "--resume",
+            "mixed",
+        ]))
+        .exits(2)
+        .says(&["is in epoch 2, and the run ends after epoch 1"]);
+}

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use forebay_core::Result;
+use forebay_core::{Error, ErrorKind, Result};
 
 use super::StreamSpec;
 use super::sources::{Sources, order_of};
@@ -96,8 +96,22 @@ impl Course {
         }
     }
 
-    /// The leg that a position is in, and the batch of it that comes next.
+    /// The leg that a position is in, and the batch of it that comes next. A position behind the last epoch is refused; one at its end is fine.
     pub(super) fn resume(&self, position: &Position) -> Result<(Leg, u64)> {
+        let (leg, batch) = self.find(position)?;
+        let (epoch, within) = leg.number(batch);
+        if epoch > self.epochs_end || (epoch == self.epochs_end && within > 0) {
+            return Err(behind(epoch, self.epochs_end));
+        }
+        Ok((leg, batch))
+    }
+
+    /// True when nothing is left from a batch of a leg on.
+    pub(super) fn is_over(&self, leg: &Leg, batch: u64) -> bool {
+        batch >= self.batches(leg) && self.after(leg).is_none()
+    }
+
+    fn find(&self, position: &Position) -> Result<(Leg, u64)> {
         match &self.kind {
             Kind::One(order) => {
                 let (plan, batch) = order.resume(position)?;
@@ -234,6 +248,20 @@ impl Leg {
             }
         }
     }
+}
+
+/// A position in an epoch, counted from 0, that a run of fewer epochs never comes to.
+fn behind(epoch: u64, epochs: u64) -> Error {
+    let message = format!(
+        "the saved position is in epoch {}, and the run ends after epoch {epochs}",
+        epoch + 1
+    );
+    Error::new(ErrorKind::InvalidInput, "resume", message)
+        .with_field("epochs")
+        .with_hint(format!(
+            "epochs counts from the beginning of the run, not from the position: set it to {} or more",
+            epoch + 1
+        ))
 }
 
 /// The windows of one lane, nearest need first.

@@ -85,14 +85,17 @@ impl Position {
             let message = format!("{} bytes are more than a position has", text.len());
             return Err(corrupt(message));
         }
-        let malformed = |error: serde_json::Error| corrupt("not a saved position").with_source(error);
-        let Version { version } = serde_json::from_str(text).map_err(malformed)?;
+        let Ok(Version { version }) = serde_json::from_str(text) else {
+            return Err(no_state());
+        };
         if version != ORDER_VERSION {
             return Err(differs(&format!(
                 "it has version {version} of the order, and this is version {ORDER_VERSION}"
             )));
         }
-        let position: Self = serde_json::from_str(text).map_err(malformed)?;
+        let Ok(position) = serde_json::from_str::<Self>(text) else {
+            return Err(no_state());
+        };
         // Ends of epochs are beginnings of the next, so that a position is never above the samples.
         if position.samples > SAMPLES_MAX || position.batch == 0 || position.batch > super::BATCH_MAX {
             return Err(corrupt("numbers that no position has"));
@@ -122,29 +125,51 @@ impl Settings {
         }
     }
 
-    /// What differs, in words. Without shuffling, only what the order depends on then.
+    /// What differs, in words, with the names that options have. Without shuffling, only what the order depends on then.
     fn difference(&self, now: &Self) -> Option<String> {
-        let always = [
-            ("shuffle", self.shuffle.to_string(), now.shuffle.to_string()),
-            ("last", format!("{:?}", self.last), format!("{:?}", now.last)),
-            ("limit", format!("{:?}", self.limit), format!("{:?}", now.limit)),
-        ];
-        let shuffled = [
-            ("seed", self.seed, now.seed),
-            ("lanes", u64::from(self.lanes), u64::from(now.lanes)),
-            ("window_bytes", self.window_bytes, now.window_bytes),
-            ("block_bytes", self.block_bytes, now.block_bytes),
-            ("spread", u64::from(self.spread), u64::from(now.spread)),
-        ];
-        let shuffled = shuffled.map(|(name, was, is)| (name, was.to_string(), is.to_string()));
-        let named = always
-            .into_iter()
-            .chain(shuffled.into_iter().filter(|_| now.shuffle));
-        let differing: Vec<String> = named
-            .filter(|(_, was, is)| was != is)
-            .map(|(name, was, is)| format!("{name} was {was} and is {is}"))
+        let (was, is) = (self.named(), now.named());
+        let differing: Vec<String> = was
+            .iter()
+            .zip(&is)
+            .take(if now.shuffle { was.len() } else { UNSHUFFLED })
+            .filter(|((_, was), (_, is))| was != is)
+            .map(|((name, was), (_, is))| format!("{name} was {was} and is {is}"))
             .collect();
         (!differing.is_empty()).then(|| differing.join(", "))
+    }
+
+    /// The settings as users write them, those first that count without shuffling.
+    fn named(&self) -> [(&'static str, String); 8] {
+        let last = match self.last {
+            Last::Drop => "true",
+            Last::Short => "false",
+            Last::Wrap => "none (the last batch is filled up)",
+        };
+        let limit = self
+            .limit
+            .map_or_else(|| "none".to_owned(), |limit| limit.to_string());
+        [
+            ("shuffle", self.shuffle.to_string()),
+            ("drop_last", last.to_owned()),
+            ("limit", limit),
+            ("seed", self.seed.to_string()),
+            ("lanes", self.lanes.to_string()),
+            ("window", size(self.window_bytes)),
+            ("block_size", size(self.block_bytes)),
+            ("spread", self.spread.to_string()),
+        ]
+    }
+}
+
+/// So many of the settings count without shuffling.
+const UNSHUFFLED: usize = 3;
+
+/// A size as options have it, exactly.
+fn size(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),
+        bytes if bytes.is_multiple_of(1 << 10) => format!("{}KiB", bytes >> 10),
+        bytes => format!("{bytes}B"),
     }
 }
 
@@ -191,6 +216,9 @@ pub(super) fn check(position: &Position, now: &Settings) -> Result<()> {
     }
     match position.settings.difference(now) {
         None => Ok(()),
+        Some(difference) if difference.contains("drop_last") => Err(differs(&difference).with_hint(
+            "use the settings of the run that saved it; drop_last is true in Python and off on the command line, unless it is given (drop_last=False, --drop-last)",
+        )),
         Some(difference) => Err(differs(&difference)),
     }
 }
@@ -223,6 +251,10 @@ pub(super) fn differs(what: &str) -> Error {
     let message = format!("the saved position does not fit this run: {what}");
     Error::new(ErrorKind::Precondition, "resume", message)
         .with_hint("use the data set and settings of the run that saved it, or start without it")
+}
+
+fn no_state() -> Error {
+    corrupt("this is no state of a stream").with_hint("give what state_dict() or --state-out gave, unchanged")
 }
 
 pub(super) fn corrupt(message: impl Into<String>) -> Error {

@@ -23,10 +23,8 @@ pub(super) async fn load(text: &OsStr, context: &Context) -> Result<Position> {
     }
     let options = ReadOptions::default();
     let (bytes, _ledger) = store.read(&key, Span::first(size), &options, context).await?;
-    let text = std::str::from_utf8(&bytes).map_err(|error| {
-        named(Error::new(ErrorKind::Corrupt, "read position", "not a saved position").with_source(error))
-    })?;
-    Position::from_json(text).map_err(named)
+    // Other bytes than text are no state either, and are refused as such.
+    Position::from_json(&String::from_utf8_lossy(&bytes)).map_err(named)
 }
 
 /// Readers find the old position or this one, after a crash too.

@@ -127,9 +127,21 @@ fn what_differs_is_named() {
     });
     assert_eq!(
         last,
-        format!("{lead}last was Drop and is Wrap, limit was None and is Some(90)")
+        format!(
+            "{lead}drop_last was true and is none (the last batch is filled up), limit was none and is 90"
+        )
     );
     assert!(refused(same.clone(), |spec| spec.shuffle = false).contains("shuffle was true and is false"));
+    assert_eq!(
+        refused(same.clone(), |spec| (spec.window_bytes, spec.block_bytes) =
+            (3 << 20, 4097)),
+        format!("{lead}window was 256MiB and is 3MiB, block_size was 2MiB and is 4097B")
+    );
+    for text in ["{}", "[]", "", "{\"version\":1}", "{\"version\":\"x\"}"] {
+        let error = Position::from_json(text).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert_eq!(error.message(), "this is no state of a stream");
+    }
     let other = format!("{lead}the data set is another one");
     assert_eq!(refused(plain(10, 51, 100), |_| ()), other);
     assert_eq!(refused(same.clone().with_identity(7), |_| ()), other);
