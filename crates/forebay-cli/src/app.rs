@@ -49,15 +49,43 @@ impl App {
         self.config.context()
     }
 
-    /// `store` to read objects from: behind the cache, where one is wanted and the store is remote.
+    /// `store` to read objects from once: behind the cache, where one is wanted and the store is remote.
     pub(crate) async fn source(
         &self,
         store: Arc<dyn Store>,
         mode: Mode,
         context: &Context,
     ) -> Result<Source> {
-        let is_remote = !matches!(store.location().scheme(), Scheme::File | Scheme::Mem);
-        let cache = match self.config.cache()?.filter(|_| is_remote) {
+        let is_remote = is_remote(&*store);
+        if !is_remote && self.config.is_flag("cache") {
+            self.printer.say(format_args!(
+                "--cache is left aside: {} is a file system of this machine, and is read once",
+                store.location()
+            ));
+        }
+        self.source_behind(store, is_remote, mode, context).await
+    }
+
+    /// The same for what is read again and again: a cache that the command line names is put before file systems of this machine, too, which may be
+    /// far away for all that.
+    pub(crate) async fn source_read_often(
+        &self,
+        store: Arc<dyn Store>,
+        mode: Mode,
+        context: &Context,
+    ) -> Result<Source> {
+        let is_cached = is_remote(&*store) || self.config.is_flag("cache");
+        self.source_behind(store, is_cached, mode, context).await
+    }
+
+    async fn source_behind(
+        &self,
+        store: Arc<dyn Store>,
+        is_cached: bool,
+        mode: Mode,
+        context: &Context,
+    ) -> Result<Source> {
+        let cache = match self.config.cache()?.filter(|_| is_cached) {
             Some(config) => {
                 let config = CacheConfig { mode, ..config };
                 Some(Arc::new(Cache::open(Arc::clone(&store), config, context).await?))
@@ -78,6 +106,11 @@ impl App {
             result = work => result,
         }
     }
+}
+
+/// True when the store is not on this machine, as far as its name tells.
+fn is_remote(store: &dyn Store) -> bool {
+    !matches!(store.location().scheme(), Scheme::File | Scheme::Mem)
 }
 
 /// A store to read from.

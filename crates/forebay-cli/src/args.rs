@@ -71,7 +71,7 @@ pub(crate) struct SettingArgs {
     /// Folder for small state: store probes, transfers in progress
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) state_dir: Option<OsString>,
-    /// Keep what is read from remote stores on a local disk, such as /nvme/cache:200GiB
+    /// Keep what is read from remote stores (by `stream`, from file systems too) on a local disk, such as /nvme/cache:200GiB
     #[arg(long, global = true, value_name = "DIR:SIZE")]
     pub(crate) cache: Option<OsString>,
     /// Use what is cached without asking the store whether it has changed: true or false

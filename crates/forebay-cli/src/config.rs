@@ -146,6 +146,12 @@ impl Config {
         })
     }
 
+    /// True when the command line has the setting.
+    pub(crate) fn is_flag(&self, key: &str) -> bool {
+        let row = self.resolved.iter().find(|row| row.setting.key == key);
+        row.is_some_and(|row| matches!(row.origin, Origin::Flag { .. }))
+    }
+
     /// The cache that is wanted.
     pub(crate) fn cache(&self) -> Result<Option<CacheConfig>> {
         let Some(text) = self.text("cache") else {

@@ -207,7 +207,7 @@ async fn open(
     bar: &Bar,
 ) -> Result<(Dataset, Source)> {
     // Only what this rank reads: the other parts of a shard are for other ranks.
-    let source = app.source(place.store, Mode::Blocks, context).await?;
+    let source = app.source_read_often(place.store, Mode::Blocks, context).await?;
     let options = OpenOptions {
         format: args.format.spec()?,
         shards: place.shards,

@@ -184,3 +184,25 @@ fn a_position_behind_the_last_epoch_is_refused() {
         .exits(2)
         .says(&["is in epoch 2, and the run ends after epoch 1"]);
 }
+
+#[test]
+fn a_cache_is_put_before_file_systems_or_said_to_be_left_aside() {
+    let sandbox = with_data();
+    super::streaming::index(&sandbox);
+    let args = ["stream", "data", "-v", "--cache", "blocks:1GiB", "--epochs", "2"];
+    let ran = sandbox.run(args).exits(0).says(&["cache: "]);
+    assert!(
+        !ran.err.contains("cache: 0 blocks from the disk, 0 fetched"),
+        "{}",
+        ran.err
+    );
+    assert!(!sandbox.names("blocks").is_empty());
+    sandbox
+        .run(["cat", "--cache", "blocks:1GiB", "data/train-000.tar"])
+        .exits(0)
+        .says(&["--cache is left aside"]);
+    // One of the environment is for what is far.
+    let sandbox = sandbox.var("FOREBAY_CACHE", "elsewhere:1GiB");
+    sandbox.run(["stream", "data"]).exits(0);
+    assert!(!sandbox.path("elsewhere").exists());
+}

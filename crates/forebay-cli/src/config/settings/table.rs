@@ -62,7 +62,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         kind: Kind::Cache,
         env: Some(env::CACHE),
         flag: Some(("--cache", |args| args.cache.as_ref())),
-        doc: "Keep what `cat` and `cp` read from remote stores on a local disk: `directory:size`, such as `/nvme/cache:200GiB`. Default: no cache.",
+        doc: "Keep what `stream`, `cat` and `cp` read from remote stores on a local disk: `directory:size`, such as `/nvme/cache:200GiB`. Given as an option, `stream` keeps what it reads from file systems, too. Default: no cache.",
         default: |_| Value::Unset,
     },
     Setting {
