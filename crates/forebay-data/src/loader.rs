@@ -325,6 +325,7 @@ impl Loader {
 /// A batch without a whole sample, of which there is none before it that could take their places.
 fn none_whole(first: Option<BadSample>, name: impl Fn(u32) -> String) -> Error {
     let message = "no sample of a batch is whole";
+    let is_damaged = first.as_ref().is_none_or(|bad| bad.is_damaged);
     let error = match first {
         Some(bad) => {
             let message = format!("{message}; sample {}: {}", bad.index, bad.reason);
@@ -332,7 +333,11 @@ fn none_whole(first: Option<BadSample>, name: impl Fn(u32) -> String) -> Error {
         }
         None => Error::new(ErrorKind::Corrupt, "collate", message),
     };
-    error.with_hint("forebay verify tells what is damaged")
+    error.with_hint(if is_damaged {
+        "forebay verify tells what is damaged"
+    } else {
+        "the samples are as they were written: is this what decode and fields were meant to ask for?"
+    })
 }
 
 /// What reads each of the data sets.

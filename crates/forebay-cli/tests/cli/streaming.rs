@@ -212,7 +212,7 @@ fn a_position_of_another_order_is_refused() {
 }
 
 /// Make the index of the data set, and then damage one byte of a sample.
-fn damage(sandbox: &Sandbox, shard: &str, key: &str) {
+pub(super) fn damage(sandbox: &Sandbox, shard: &str, key: &str) {
     index(sandbox);
     let mut bytes = sandbox.read(shard);
     let content = key.repeat(100).into_bytes();

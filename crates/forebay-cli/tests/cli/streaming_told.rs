@@ -206,3 +206,26 @@ fn a_cache_is_put_before_file_systems_or_said_to_be_left_aside() {
     sandbox.run(["stream", "data"]).exits(0);
     assert!(!sandbox.path("elsewhere").exists());
 }
+
+#[test]
+fn samples_that_are_not_damaged_are_not_said_to_be() {
+    let sandbox = with_data();
+    sandbox
+        .run(["stream", "data", "--decode", "bin=int", "--batch-size", "8"])
+        .exits(2)
+        .says(&[
+            "field 'bin'",
+            "is no such number",
+            "as it was written",
+            "--bad skip:N",
+        ]);
+    super::streaming::damage(&sandbox, "data/train-003.tar", "03-00021");
+    sandbox
+        .run(["stream", "data", "--batch-size", "8"])
+        .exits(2)
+        .says(&["forebay verify names every damage", "--bad skip:N"]);
+    sandbox
+        .run(["stream", "data", "--decode", "bin=txt"])
+        .exits(2)
+        .says(&["int, float, and image:PLAN", "in Python also json, text, bytes"]);
+}

@@ -43,6 +43,9 @@ pub struct BadSample {
     pub key: Option<String>,
     /// What is wrong with it.
     pub reason: String,
+    /// Its bytes are not those that were indexed; else they are, and cannot be used as they were asked for.
+    #[serde(skip)]
+    pub is_damaged: bool,
 }
 
 /// What to collate.
@@ -249,6 +252,7 @@ impl Job {
             index: pick.block.index(pick.sample),
             key: pick.block.key(pick.sample).map(str::to_owned),
             reason,
+            is_damaged: pick.block.why_bad(pick.sample).is_some(),
         })
     }
 

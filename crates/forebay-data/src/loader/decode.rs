@@ -41,7 +41,7 @@ impl FromStr for Decode {
                 let message = format!("'{}' is no way to decode", text.escape_debug());
                 Err(Error::new(ErrorKind::InvalidInput, "stream", message)
                     .with_field("decode")
-                    .with_hint("ways are int, float, and image:PLAN such as image:rrc:224,flip"))
+                    .with_hint("ways are int, float, and image:PLAN such as image:rrc:224,flip; in Python also json, text, bytes, or a function"))
             }
         }
     }

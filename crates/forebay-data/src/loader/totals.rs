@@ -185,7 +185,16 @@ fn refuse(last: &BadSample, seen: u64, policy: &BadPolicy, shard: &str) -> Error
     }
     Error::new(ErrorKind::Corrupt, "stream", message)
         .at(shard)
-        .with_hint("forebay verify names every damage; a policy can skip bad samples")
+        .with_hint(hint_for(last.is_damaged))
+}
+
+/// What to do about bad samples. That the shard is not damaged is nothing to look for.
+pub(super) fn hint_for(is_damaged: bool) -> &'static str {
+    if is_damaged {
+        "forebay verify names every damage; bad=\"skip:N\" (--bad skip:N) goes on without up to N bad samples"
+    } else {
+        "the sample is as it was written; bad=\"skip:N\" (--bad skip:N) goes on without up to N such samples"
+    }
 }
 
 /// What a loader has done so far.
