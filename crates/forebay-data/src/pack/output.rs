@@ -313,25 +313,38 @@ impl Output {
 }
 
 fn compression_of(format: PackFormat, name: &str) -> Result<Compression> {
-    let asked = Compression::parse(if name == "gz" && format != PackFormat::Mds {
+    let asked = Compression::find(if name == "gz" && format != PackFormat::Mds {
         GZIP_LEVEL
     } else {
         name
-    })?;
-    let (is_possible, hint) = match format {
-        PackFormat::Mds => (true, ""),
+    });
+    let (possible, hint): (&[Codec], _) = match format {
+        PackFormat::Mds => (
+            &[
+                Codec::Brotli,
+                Codec::Bzip2,
+                Codec::Gzip,
+                Codec::Snappy,
+                Codec::Zstd,
+            ],
+            "there are br:0-11, bz2:1-9, gz:0-9, snappy and zstd:1-22 for it",
+        ),
         PackFormat::Wds => (
-            matches!(asked.codec(), Codec::Gzip | Codec::Zstd),
+            &[Codec::Gzip, Codec::Zstd],
             "there are gz:0-9 and zstd:1-22 for it",
         ),
-        PackFormat::TfRecord => (asked.codec() == Codec::Gzip, "there is gz:0-9 for it"),
-        PackFormat::Parquet => (asked.codec() == Codec::Zstd, "there is zstd:1-22 for it"),
-        PackFormat::Tokens => (false, "tokens are mapped into memory as they are"),
+        PackFormat::TfRecord => (&[Codec::Gzip], "there is gz:0-9 for it"),
+        PackFormat::Parquet => (&[Codec::Zstd], "there is zstd:1-22 for it"),
+        PackFormat::Tokens => (&[], "tokens are mapped into memory as they are"),
     };
-    if is_possible {
+    if let Some(asked) = asked.filter(|asked| possible.contains(&asked.codec())) {
         return Ok(asked);
     }
-    let message = format!("format {} cannot be compressed with {name}", format.name());
+    let message = format!(
+        "format {} cannot be compressed with '{}'",
+        format.name(),
+        name.escape_debug()
+    );
     Err(refused(message).with_field("compression").with_hint(hint))
 }
 

@@ -67,7 +67,8 @@ impl Compression {
         })
     }
 
-    fn find(name: &str) -> Option<Self> {
+    /// The same, where there is one of that name.
+    pub(crate) fn find(name: &str) -> Option<Self> {
         let (family, level) = match name.split_once(':') {
             Some((family, level)) => (family, Some(level)),
             None => (name, None),
