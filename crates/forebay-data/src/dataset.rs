@@ -229,7 +229,7 @@ impl Dataset {
             return Err(other_format(format, manifest.spec()));
         }
         let manifest = match &options.shards {
-            Some(keys) => manifest.select(&fit::numbers_of(&manifest, keys)?)?,
+            Some(keys) => manifest.select(&fit::numbers_of(&store, &manifest, keys).await?)?,
             None => manifest,
         };
         let from = ShardStore::open(store, manifest.spec()).await?;

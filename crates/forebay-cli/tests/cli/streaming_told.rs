@@ -229,3 +229,38 @@ fn samples_that_are_not_damaged_are_not_said_to_be() {
         .exits(2)
         .says(&["int, float, and image:PLAN", "in Python also json, text, bytes"]);
 }
+
+#[test]
+fn shards_that_are_not_there_or_cut_off_are_told_apart() {
+    let sandbox = with_data();
+    super::streaming::index(&sandbox);
+    sandbox
+        .run(["stream", "data/train-{000..009}.tar"])
+        .exits(2)
+        .says(&[
+            "not found",
+            "shard \"train-005.tar\" does not exist, and the manifest does not know 4 more",
+            "hint: the data set has 5 shards, from \"train-000.tar\" to \"train-004.tar\"",
+        ]);
+    std::fs::write(sandbox.path("data/train-005.tar"), shard(5, 3)).unwrap();
+    sandbox
+        .run(["stream", "data/train-005.tar"])
+        .exits(1)
+        .says(&["is not in the manifest", "forebay index --force takes"]);
+    std::fs::remove_file(sandbox.path("data/train-005.tar")).unwrap();
+    let whole = sandbox.read("data/train-002.tar");
+    std::fs::write(sandbox.path("data/train-002.tar"), &whole[..20_000]).unwrap();
+    sandbox
+        .run(["stream", "data", "--bad", "skip:100"])
+        .exits(1)
+        .says(&[
+            "has 20000 bytes instead of",
+            "hint: a shard that is shorter was cut off",
+            "fetch it again",
+        ]);
+    std::fs::remove_file(sandbox.path("data/train-002.tar")).unwrap();
+    sandbox
+        .run(["stream", "data", "--bad", "skip:100"])
+        .exits(1)
+        .says(&["is missing", "hint: bring the shard back"]);
+}

@@ -67,8 +67,12 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// Numbers of the shards of those names; all of them must be there.
-pub(super) fn numbers_of(manifest: &Manifest, keys: &[Key]) -> Result<Vec<usize>> {
+/// Numbers of the shards of those names; all of them must be there. Of those that are not, it is told whether they exist at all.
+pub(super) async fn numbers_of(
+    store: &Arc<dyn Store>,
+    manifest: &Manifest,
+    keys: &[Key],
+) -> Result<Vec<usize>> {
     let numbers: HashMap<&Key, usize> = manifest
         .shards()
         .iter()
@@ -88,7 +92,40 @@ pub(super) fn numbers_of(manifest: &Manifest, keys: &[Key]) -> Result<Vec<usize>
     if unlisted.is_empty() {
         return Ok(found);
     }
-    Err(refuse(&unlisted, unlisted.len()))
+    for (number, misfit) in unlisted.iter().take(NAMED_MAX).enumerate() {
+        match store.head(&misfit.key).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let count = unlisted.len() - number;
+                return Err(nowhere(&misfit.key, count, manifest).at(store.location()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refuse(&unlisted, unlisted.len()).at(store.location()))
+}
+
+/// The error for names of `count` shards of which there is nothing, the first of them `key`.
+fn nowhere(key: &Key, count: usize, manifest: &Manifest) -> Error {
+    let more = match count {
+        1 => String::new(),
+        count => format!(
+            ", and the manifest does not know {} more of those named",
+            count - 1
+        ),
+    };
+    let message = format!("shard {key:?} does not exist{more}");
+    let error = Error::new(ErrorKind::NotFound, "open data set", message);
+    match manifest.shards() {
+        [] => error,
+        [first, .., last] => error.with_hint(format!(
+            "the data set has {} shards, from {:?} to {:?}",
+            manifest.shards().len(),
+            first.key,
+            last.key
+        )),
+        [only] => error.with_hint(format!("the data set has one shard, {:?}", only.key)),
+    }
 }
 
 /// Compare a shard with its object. The version counts only in the store that was indexed: elsewhere every object has another one.
@@ -228,7 +265,17 @@ pub(super) fn refuse(misfits: &[Misfit], count: usize) -> Error {
         words.push(format!("and {} more", count - words.len()));
     }
     let message = format!("the data set does not fit its manifest: {}", words.join("; "));
-    Error::new(ErrorKind::Precondition, "open data set", message).with_hint(
-        "forebay verify tells what is damaged; forebay index --force takes the shards as they are now",
-    )
+    Error::new(ErrorKind::Precondition, "open data set", message).with_hint(advice(misfits))
+}
+
+/// What to do about what does not fit; what is worst counts.
+fn advice(misfits: &[Misfit]) -> &'static str {
+    let is = |wanted: fn(&Mismatch) -> bool| misfits.iter().any(|misfit| wanted(&misfit.mismatch));
+    if is(|mismatch| matches!(mismatch, Mismatch::Size { expected, found } if found < expected)) {
+        "a shard that is shorter was cut off, or written anew: fetch it again, or index what was written anew with forebay index --force; forebay verify tells what is damaged"
+    } else if is(|mismatch| *mismatch == Mismatch::Missing) {
+        "bring the shard back, or have the data set without it by forebay index --force; forebay verify tells what is damaged"
+    } else {
+        "forebay verify tells what is damaged; forebay index --force takes the shards as they are now"
+    }
 }
