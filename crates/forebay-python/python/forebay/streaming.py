@@ -266,7 +266,7 @@ def stream(
 
     Args:
         url: directory or prefix with shards, one shard, or a pattern such as ``train-{000000..000123}.tar``;
-            a list of them is mixed
+            a list of shards of one folder is one data set, a list of data sets is mixed
         batch_size: samples of a batch of one rank
         weights: shares of the data sets that are mixed; by default each has as much as it has samples
         shuffle: in an order that follows from ``seed`` and the number of the epoch, and from nothing else
