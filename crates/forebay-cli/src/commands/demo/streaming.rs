@@ -49,6 +49,8 @@ pub(super) async fn run(store: &Arc<dyn Store>, size: u64, context: &Context, ba
     ledger.merge(dataset.ledger());
     bar.stage("streaming", samples * SAMPLE_BYTES as u64);
     let meter = Meter::start();
+    // As the next run opens it: with a manifest that is there, what is streamed can be compared with what was indexed.
+    let dataset = Dataset::open(Arc::clone(store), context, &OpenOptions::default()).await?;
     let mut loader = Loader::new(dataset, &spec())?;
     let mut seen = 0;
     while let Some(batch) = loader.next_batch().await {
