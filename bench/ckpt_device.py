@@ -3,9 +3,11 @@
     python bench/ckpt_device.py --size 16 --rounds 5 --dir /tmp/ckpt --out ckpt_device.json
 
 Runs on a machine with a GPU, torch and forebay. All contenders work in one process and in every round, in
-turn: a plain copy of the same tensors into pinned memory that is used again (the limit), the stall of
-`Checkpointer.save`, and that of DCP's `async_save` with a pinned stager that is kept. The first round is not
-counted: memory is pinned in it. What Forebay saved last is loaded and compared on the GPU.
+turn: a plain copy of the same tensors into pinned memory that is used again (the limit of a stall), a plain
+direct write of as many bytes with an fsync (the limit of a durable save), `Checkpointer.save` with room for
+the state and with an eighth of it (in rounds, while it waits), and DCP's `async_save` with a pinned stager
+that is kept. The first round is not counted: memory is pinned in it. What Forebay saved last is loaded and
+compared on the GPU.
 """
 
 from __future__ import annotations
@@ -70,11 +72,19 @@ def plain(state):
     return once
 
 
-def forebay(state, folder):
+def disk(size, folder):
+    """The limit of a durable save: a new file of as many bytes, around the page cache, synced."""
+    from clients.ckpt import plain_write
+
+    once = plain_write({"folder": str(folder), "bytes": size})
+    return lambda: {"total_s": once()}
+
+
+def forebay(state, folder, **options):
     """Time `save` alone; the writing behind it is waited for before anybody else's turn."""
     import forebay
 
-    ckpt = forebay.Checkpointer(folder / "forebay", rank=0, world=1, keep_last=1)
+    ckpt = forebay.Checkpointer(folder, rank=0, world=1, keep_last=1, **options)
     steps = iter(range(1 << 30))
 
     def once():
@@ -127,6 +137,12 @@ def dcp(state, folder):
     return once
 
 
+def rates(rounds, size, what):
+    """Medians of a time, as GB per second, of those who have it."""
+    times = {name: [row[what] for row in rows if what in row] for name, rows in rounds.items()}
+    return {name: size / statistics.median(found) / GB for name, found in times.items() if found}
+
+
 def main():
     """Measure, and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -142,8 +158,15 @@ def main():
         raise SystemExit("there is no GPU")
     state, size = state_of(int(options.size * GB))
     torch.cuda.synchronize()
-    own, check = forebay(state, options.dir)
-    contenders = {"pinned copy": plain(state), "forebay": own}
+    options.dir.mkdir(parents=True, exist_ok=True)
+    own, check = forebay(state, options.dir / "forebay")
+    in_rounds, check_rounds = forebay(state, options.dir / "rounds", staging_bytes=size // 8)
+    contenders = {
+        "pinned copy": plain(state),
+        "plain write": disk(size, options.dir),
+        "forebay": own,
+        "forebay in rounds": in_rounds,
+    }
     if "dcp" not in options.without.split(","):
         try:
             contenders["dcp"] = dcp(state, options.dir)
@@ -163,19 +186,17 @@ def main():
             if number > 0:
                 rounds[name].append(found)
     check()
+    check_rounds()
     report = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "bytes": size,
         "rounds": rounds,
     }
-    medians = {
-        name: size / statistics.median(row["stall_s"] for row in rows) / GB
-        for name, rows in rounds.items()
-        if rows
-    }
-    report["gb_s"] = medians
-    report["of_pinned_copy"] = medians["forebay"] / medians["pinned copy"]
+    stalls, totals = (rates(rounds, size, what) for what in ("stall_s", "total_s"))
+    report["stall_gb_s"], report["durable_gb_s"] = stalls, totals
+    report["of_pinned_copy"] = stalls["forebay"] / stalls["pinned copy"]
+    report["of_plain_write"] = totals["forebay"] / totals["plain write"]
     shutil.rmtree(options.dir, ignore_errors=True)
     text = json.dumps(report, indent=1)
     print(text)
