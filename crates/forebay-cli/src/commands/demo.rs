@@ -2,6 +2,7 @@
 //!
 //! Data is written through the engine, read back and compared with the checksums made while writing, copied to a second store and verified there;
 //! then a data set of tars is made, indexed and streamed in shuffled order, and a state is checkpointed, restored, checkpointed again after a change, and loaded as weights are.
+//! What runs use again and again is done twice: the first time touches new memory, which on some machines takes longer than the disk.
 //! What plain blocking calls reach is measured in between, by code that shares nothing with the engine, so that each row of the table can be
 //! compared with it.
 
@@ -36,6 +37,9 @@ const OBJECTS: u64 = 8;
 
 /// Sizes are rounded up to this: a whole number of blocks per object.
 const SIZE_STEP: u64 = OBJECTS << 20;
+
+/// Room on the disk, in sizes: two stores, tars of half, two checkpoints of a quarter and what changed, and two files of half for the limit.
+const SCRATCH_TIMES: u64 = 5;
 
 /// How the limit is measured: block size and calls in flight, past the knee of every disk measured.
 const LIMIT_BLOCK: u64 = 4 << 20;
@@ -86,7 +90,7 @@ pub(super) async fn run(args: &DemoArgs, app: &App) -> Printed<Exit> {
             .into());
     };
     let size = args.size.0.max(1).next_multiple_of(SIZE_STEP);
-    let scratch = Scratch::new(&dir, size.saturating_mul(4))?;
+    let scratch = Scratch::new(&dir, size.saturating_mul(SCRATCH_TIMES))?;
     let context = app.context()?.with_state_dir(None);
     app.printer().say(format_args!(
         "{} in {OBJECTS} objects, in a folder of its own in {}",
@@ -133,8 +137,10 @@ impl Demo<'_> {
         let limit_before = self.limit()?;
         self.bar.stage("writing", self.size);
         let (written, wrote, mut ledger) = self.write(&first).await?;
-        self.bar.stage("reading", self.size);
-        let (read, account) = self.read_back(&first, &written).await?;
+        self.bar.stage("reading", 2 * self.size);
+        let (read_first, account) = self.read_back(&first, &written).await?;
+        ledger.merge(&account);
+        let (read_next, account) = self.read_back(&first, &written).await?;
         ledger.merge(&account);
         self.bar.stage("copying", self.size);
         let (copied, account) = self.copy(&first, &second).await?;
@@ -146,43 +152,32 @@ impl Demo<'_> {
         let state = checkpoint::run(&fourth, self.size / 4, self.context, self.bar).await?;
         ledger.merge(&state.ledger);
         // The disk is measured before and after, and given the better of the two.
-        let limit = limit_before.better(self.limit()?);
+        let Limit { read, write, copy } = limit_before.better(self.limit()?);
+        let (crc64, crc32, xxh3) = (
+            "crc64nvme of each object",
+            "crc32c of each sample",
+            "xxh3 of each chunk",
+        );
+        let makes_xxh3 = "synced; makes xxh3 of each chunk";
         let steps = vec![
-            step("write, durable", wrote, limit.write, "synced"),
-            step("read back", read, limit.read, "crc64nvme of each object"),
-            step(
-                "copy to a second store",
-                copied,
-                limit.copy,
-                "read back, crc64nvme",
-            ),
-            step("write tars of samples", stream.written, limit.write, "synced"),
-            step(
-                "index them",
-                stream.indexed,
-                limit.read,
-                "makes sha256 and crc32c",
-            ),
-            step(
-                "stream, shuffled",
-                stream.streamed,
-                limit.read,
-                "crc32c of each sample",
-            ),
-            step(
-                "checkpoint, durable",
-                state.saved,
-                limit.write,
-                "makes xxh3 of each chunk",
-            ),
-            step("restore", state.restored, limit.read, "xxh3 of each chunk"),
+            step("write, durable", wrote, write, "synced"),
+            step("read back, first", read_first, read, crc64),
+            step("read back, next", read_next, read, crc64),
+            step("copy to a second store", copied, copy, "read back, crc64nvme"),
+            step("write tars of samples", stream.written, write, "synced"),
+            step("index them", stream.indexed, read, "makes sha256 and crc32c"),
+            step("stream shuffled, first", stream.first, read, crc32),
+            step("stream shuffled, next", stream.next, read, crc32),
+            step("checkpoint, first", state.first, write, makes_xxh3),
+            step("checkpoint, next", state.next, write, makes_xxh3),
+            step("restore", state.restored, read, xxh3),
             step(
                 "checkpoint, 5 % changed",
-                state.again,
-                limit.write,
+                state.changed,
+                write,
                 "the rest is referenced",
             ),
-            step("load weights", state.loaded, limit.read, "header"),
+            step("load weights", state.loaded, read, "header"),
         ];
         Ok((steps, ledger))
     }

@@ -1,4 +1,4 @@
-//! The part of the demo that saves: a state is checkpointed, restored and compared, checkpointed again after a change; then its payload, which is an ordinary
+//! The part of the demo that saves: a state is checkpointed twice, restored and compared, checkpointed again after a change; then its payload, which is an ordinary
 //! safetensors file, is loaded as weights are.
 
 use std::sync::Arc;
@@ -24,15 +24,16 @@ const CHANGED_ONE_IN: usize = 20;
 /// What the steps took.
 #[derive(Debug)]
 pub(super) struct Steps {
-    pub(super) saved: Sample,
+    pub(super) first: Sample,
+    pub(super) next: Sample,
     pub(super) restored: Sample,
     /// Its bytes are those of the state, of which few were written.
-    pub(super) again: Sample,
+    pub(super) changed: Sample,
     pub(super) loaded: Sample,
     pub(super) ledger: Ledger,
 }
 
-/// Checkpoint a state of about `size` bytes in `store`, restore it, checkpoint it again, and load it as weights.
+/// Checkpoint a state of about `size` bytes in `store` twice, restore it, checkpoint what changed, and load it as weights.
 pub(super) async fn run(store: &Arc<dyn Store>, size: u64, context: &Context, bar: &Bar) -> Result<Steps> {
     let tensors = (size / TENSOR_BYTES).max(2) as usize;
     let size = tensors as u64 * TENSOR_BYTES;
@@ -47,13 +48,17 @@ pub(super) async fn run(store: &Arc<dyn Store>, size: u64, context: &Context, ba
         memory.push(place);
         bar.add(2 * TENSOR_BYTES);
     }
-    bar.stage("saving", size);
+    bar.stage("saving", 2 * size);
     let meter = Meter::start();
     let mut ledger = save(store, context, 0, None, &state).await?;
-    let saved = meter.stop(size);
+    let first = meter.stop(size);
+    bar.add(size);
+    let meter = Meter::start();
+    ledger.merge(&save(store, context, 1, None, &state).await?);
+    let next = meter.stop(size);
     bar.stage("restoring", size);
     let meter = Meter::start();
-    let checkpoint = Checkpoint::open(Arc::clone(store), context, 0).await?;
+    let checkpoint = Checkpoint::open(Arc::clone(store), context, 1).await?;
     let found = checkpoint.load(wants(memory)).await?;
     let restored = meter.stop(size);
     ledger.merge(&found.ledger);
@@ -72,15 +77,16 @@ pub(super) async fn run(store: &Arc<dyn Store>, size: u64, context: &Context, ba
         *changed = tensor((tensors + number) as u64)?;
     }
     let meter = Meter::start();
-    ledger.merge(&save(store, context, 1, Some(0), &state).await?);
-    let again = meter.stop(size);
+    ledger.merge(&save(store, context, 2, Some(1), &state).await?);
+    let changed = meter.stop(size);
     bar.stage("loading", size);
     let (loaded, account) = weights(store, context, size).await?;
     ledger.merge(&account);
     Ok(Steps {
-        saved,
+        first,
+        next,
         restored,
-        again,
+        changed,
         loaded,
         ledger,
     })

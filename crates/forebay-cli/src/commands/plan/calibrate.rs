@@ -54,7 +54,7 @@ fn parse(json: &Value) -> Option<Measured> {
     let (from, write, read, is_local) = if let Some(steps) = json.get("steps") {
         let rate = |name| row(steps, name)?.get("bytes_per_s")?.as_f64();
         let from = format!("measured by forebay demo in {}, {size}", text("dir")?);
-        (from, rate("write, durable")?, rate("read back")?, true)
+        (from, rate("write, durable")?, rate("read back, next")?, true)
     } else if let Some(dir) = text("dir") {
         let rate = |name| {
             row(json.get("tests")?, name)?
@@ -180,7 +180,7 @@ mod tests {
         ] });
         let demo = json!({ "dir": "/nvme", "size": 1 << 30, "steps": [
             { "name": "write, durable", "bytes_per_s": 1e9 },
-            { "name": "read back", "bytes_per_s": 4e9 },
+            { "name": "read back, next", "bytes_per_s": 4e9 },
         ] });
         for (json, write, read, is_local) in [
             (disk, 5e9, 7e9, true),
