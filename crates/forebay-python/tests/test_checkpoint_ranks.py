@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import types
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch_ranks import begin, spawn  # noqa: E402
+
 pytestmark = pytest.mark.timeout(300)
-
-
-def begin(rank: int, world: int, meeting: str) -> Any:
-    # One thread each: there are as many processes as cores, or more.
-    torch.set_num_threads(1)
-    os.environ["FOREBAY_BUFFER_MEMORY"] = "64MiB"
-    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
-    from torch.distributed.device_mesh import init_device_mesh
-
-    return init_device_mesh("cpu", (world,))
 
 
 def all_refuse(kind: type[BaseException], message: str, call: Any, *args: Any, **options: Any) -> None:
@@ -160,6 +151,31 @@ def full_saves_come_when_others_reference(rank: int, place: str) -> None:
         assert [row["chain"] for row in ckpt.checkpoints()] == [0, 1, 2, 0, 1, 2]
 
 
+def ranks_load_what_a_mirror_compressed(rank: int, place: str, mesh: Any) -> None:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    torch.manual_seed(7)
+    whole = torch.randn(1 << 10, 1 << 8)
+    far = f"{place}-far"
+    with forebay.Checkpointer(
+        place, mirror=far, mirror_compress="auto", incremental=True, chunk_bytes=1 << 16
+    ) as ckpt:
+        for step in (1, 2):
+            whole[step] = step
+            state = {"w": distribute_tensor(whole.clone(), mesh, [Shard(0)]), "own": torch.tensor([rank])}
+            ckpt.save(step, state).wait()
+        ckpt.drain()
+    torch.distributed.barrier()
+    assert not list(Path(far).rglob("*.safetensors"))
+    # A machine where nothing is near, and the other cut.
+    with forebay.Checkpointer(f"{place}-new", mirror=far) as ckpt:
+        target = {"w": distribute_tensor(torch.zeros_like(whole), mesh, [Shard(1)]), "own": torch.tensor([9])}
+        ckpt.load_into(target)
+        assert ckpt.loaded_step == 2
+        assert torch.equal(target["w"].full_tensor(), whole)
+        assert target["own"][0] == rank
+
+
 def two_ranks(rank: int, world: int, meeting: str, folder: str) -> None:
     mesh = begin(rank, world, meeting)
     try:
@@ -168,13 +184,9 @@ def two_ranks(rank: int, world: int, meeting: str, folder: str) -> None:
         nobody_waits_for_a_broadcast(rank, f"{folder}/broadcast")
         moments_of_spread_parameters(rank, f"{folder}/moments", mesh)
         full_saves_come_when_others_reference(rank, f"{folder}/chain")
+        ranks_load_what_a_mirror_compressed(rank, f"{folder}/mirror", mesh)
     finally:
         torch.distributed.destroy_process_group()
-
-
-def spawn(function: Any, world: int, folder: Path, *args: Any) -> None:
-    meeting = folder / f"meeting-{function.__name__}"
-    torch.multiprocessing.spawn(function, (world, f"file://{meeting}", *args), nprocs=world)
 
 
 def test_ranks_decide_together(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from forebay._ranks import share_out
 
 torch = pytest.importorskip("torch")
 
+from torch_ranks import begin, spawn  # noqa: E402
+
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -248,17 +250,6 @@ def spread(tensors: dict[str, Any], mesh: Any) -> dict[str, Any]:
     }
 
 
-def begin(rank: int, world: int, meeting: str) -> Any:
-    # One thread each: there are as many processes as cores, or more.
-    torch.set_num_threads(1)
-    os.environ["FOREBAY_BUFFER_MEMORY"] = "64MiB"
-    group = torch.distributed
-    group.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
-    from torch.distributed.device_mesh import init_device_mesh
-
-    return init_device_mesh("cpu", (world,))
-
-
 def save_spread(rank: int, world: int, meeting: str, place: str) -> None:
     mesh = begin(rank, world, meeting)
     try:
@@ -299,12 +290,6 @@ def load_spread(rank: int, world: int, meeting: str, place: str, broadcast: bool
             assert all(torch.equal(whole["model"][name], tensor) for name, tensor in full().items())
     finally:
         torch.distributed.destroy_process_group()
-
-
-def spawn(function: Any, world: int, folder: Path, *args: Any) -> None:
-    meeting = folder / f"meeting-{world}"
-    meeting.unlink(missing_ok=True)
-    torch.multiprocessing.spawn(function, (world, f"file://{meeting}", *args), nprocs=world)
 
 
 def test_what_4_ranks_saved_2_and_8_load(tmp_path: Path) -> None:

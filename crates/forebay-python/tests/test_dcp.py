@@ -5,11 +5,9 @@ from __future__ import annotations
 import collections
 import inspect
 import io
-import os
 import re
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from torch.distributed.checkpoint.default_planner import (  # noqa: E402
     DefaultSavePlanner,
     _EmptyStateDictLoadPlanner,
 )
+from torch_ranks import begin, spawn  # noqa: E402
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -469,22 +468,6 @@ def test_values_that_name_pickles_or_themselves_are_refused(place: Path) -> None
 # Ranks.
 
 
-def begin(rank: int, world: int, meeting: str) -> Any:
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    os.environ["FOREBAY_BUFFER_MEMORY"] = "64MiB"
-    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
-    from torch.distributed.device_mesh import init_device_mesh
-
-    return init_device_mesh("cpu", (world,))
-
-
-def ranks(function: Any, world: int, folder: Path, *args: Any) -> None:
-    meeting = folder / f"meeting-{function.__name__}-{world}"
-    meeting.unlink(missing_ok=True)
-    torch.multiprocessing.spawn(function, (world, f"file://{meeting}", *args), nprocs=world)
-
-
 def full(seed: int = 0) -> dict[str, Any]:
     made = torch.Generator().manual_seed(seed)
     return {
@@ -673,7 +656,7 @@ def every_load(rank: int, world: int, meeting: str, folder: str) -> None:
 
 @pytest.mark.timeout(600)
 def test_ranks(tmp_path: Path) -> None:
-    ranks(every_save, 2, tmp_path, str(tmp_path))
+    spawn(every_save, 2, tmp_path, str(tmp_path))
     for mode in MODES:
         with forebay.Checkpointer(tmp_path / mode) as ckpt:
             assert_same(ckpt.load(), {"model": full(2), "step": 2})
@@ -689,7 +672,7 @@ def test_ranks(tmp_path: Path) -> None:
             found = ckpt.load(step)
             assert_same(found["model"], full(step))
             assert found["step"] == step
-    ranks(every_load, 3, tmp_path, str(tmp_path))
+    spawn(every_load, 3, tmp_path, str(tmp_path))
 
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "checkpoint_dcp.py"

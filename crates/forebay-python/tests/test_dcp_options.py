@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ dcp = pytest.importorskip("torch.distributed.checkpoint")
 
 from forebay.dcp import ForebayReader, ForebayStager, ForebayWriter  # noqa: E402
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner  # noqa: E402
+from torch_ranks import begin, spawn  # noqa: E402
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -350,16 +350,6 @@ def test_planners_that_take_other_names(place: Path) -> None:
 # Ranks.
 
 
-def begin(rank: int, world: int, meeting: str) -> Any:
-    from torch.distributed.device_mesh import init_device_mesh
-
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    os.environ["FOREBAY_BUFFER_MEMORY"] = "64MiB"
-    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
-    return init_device_mesh("cpu", (world,))
-
-
 def spread(seed: int, mesh: Any) -> dict[str, Any]:
     """Tied tensors of every kind, and one that is not."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -501,14 +491,9 @@ def every_save(rank: int, world: int, meeting: str, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-def ranks(function: Any, world: int, folder: Path, *args: Any) -> None:
-    meeting = folder / f"meeting-{function.__name__}"
-    torch.multiprocessing.spawn(function, (world, f"file://{meeting}", *args), nprocs=world)
-
-
 @pytest.mark.timeout(600)
 def test_ranks(tmp_path: Path) -> None:
-    ranks(every_save, 2, tmp_path, str(tmp_path))
+    spawn(every_save, 2, tmp_path, str(tmp_path))
     floats = 7 * 4 + 4
     with forebay.Checkpointer(tmp_path / "save_tied") as ckpt:
         for step in (1, 2):
@@ -566,5 +551,5 @@ def test_a_rank_that_dies_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     assert [process.exitcode for process in started] == [5, 3]
     assert forebay.Checkpointer(place).steps() == [1]
     # Those who are started anew load what there is, and save the step that was lost.
-    ranks(go_on, 2, tmp_path, place)
+    spawn(go_on, 2, tmp_path, place)
     assert forebay.Checkpointer(place).steps() == [1, 2]

@@ -54,7 +54,7 @@ def keys(tmp_path: Path) -> list[str]:
     return made
 
 
-def save(place: Path, **options: Any) -> None:
+def save(place: Path | str, **options: Any) -> None:
     with forebay.Checkpointer(place, chunk_bytes=65_536, **options) as ckpt:
         for step in (1, 2):
             ckpt.save(step, state(step)).wait()
@@ -76,6 +76,33 @@ def test_what_is_saved_is_loaded(place: Path, keys: list[str], compress: str, is
     assert_equal(older, flat(state(1)))
     weights["model.bias"][0] = 3.0
     assert weights["model.bias"][0] == 3.0
+
+
+@pytest.mark.parametrize("compress", ["off", "auto"])
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_checkpoints_come_from_a_real_store_and_then_from_the_cache(
+    s3_prefix: str, tmp_path: Path, keys: list[str], compress: str, is_sealed: bool
+) -> None:
+    place, key = f"s3://{s3_prefix}/run", keys[0] if is_sealed else None
+    save(place, compress=compress, key=key)
+    cache = f"{tmp_path}/cache:64MiB"
+    options: dict[str, Any] = {"framework": "numpy", "verify": "require", "key": key}
+    weights = forebay.load(place, cache=cache, **options)
+    assert_equal(weights, flat(state(2)))
+    assert weights.ledger.paths["http"]["bytes"] > 0
+    again = forebay.load(place, cache=cache, **options)
+    assert_equal(again, flat(state(2)))
+    assert again.ledger.verified_bytes == weights.ledger.verified_bytes
+    # Which checkpoints there are is asked anew, and no payload comes a second time.
+    far = again.ledger.paths.get("http", {"bytes": 0})["bytes"]
+    assert far < weights.ledger.paths["http"]["bytes"] / 10
+    part = forebay.load(place, select="model.weight", shard=(1, 4, {"*": 0}), **options)
+    numpy.testing.assert_array_equal(part["model.weight"], state(2)["model"]["weight"][75:150])
+    store = forebay.Store(place)
+    payload = next(entry.key for entry in store.list(recursive=True) if entry.size > 1_000_000)
+    store.delete(payload)
+    with pytest.raises(forebay.NotFoundError):
+        forebay.load(place, **options)
 
 
 def test_parts_are_what_they_are_of_weights(place: Path) -> None:
