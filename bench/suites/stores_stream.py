@@ -2,7 +2,8 @@
 tar shards of 256 MiB with their manifest, on the plain server and on SeaweedFS, their data on tmpfs.
 
 A first epoch is held against plain GETs of the same shards, which is what `forebay bench store` measures;
-a second one, from a cache on the disk, against the same data set in a folder of that disk.
+a second one, from a cache on the disk, against the same data set in a folder of that disk. Neither is in
+memory: the page cache of both is dropped before each round.
 """
 
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 from clients.make_samples import images_bytes
 from harness import servers, tools
 from harness.contender import Worker
-from harness.fresh import check
+from harness.fresh import check, forget
 from harness.jobs import IN_FLIGHT, MIB, RANGE_BYTES, chosen
 from harness.loaders import BATCH, Loaders, Sets
 from harness.rounds import race, talk
@@ -36,6 +37,7 @@ class Stream(Worker):
         self.sets = sets
 
     def measure(self):
+        forget(Path(self.sets.folder))
         sample = super().measure()
         check(sample, self.sets.count, self.sets.payload_bytes)
         return sample
