@@ -8,8 +8,8 @@
 //! writer.rs, encode.rs: samples --> row groups --> pages with checksums --> bytes of a file
 //! ```
 //!
-//! Bytes are hostile. What the `parquet` crate trusts is checked before it is called: the footer's schema (footer.rs), the headers of pages
-//! (pages.rs). What is left is contained in one place (contain.rs).
+//! Bytes are hostile. What the `parquet` crate trusts is checked before it is called: the types in headers (known.rs), the footer's schema (footer.rs), the
+//! headers of pages (pages.rs). What is left is contained in one place (contain.rs).
 
 mod columns;
 mod contain;
@@ -17,6 +17,7 @@ mod convert;
 mod decode;
 mod encode;
 mod footer;
+mod known;
 mod outline;
 mod pages;
 mod scan;

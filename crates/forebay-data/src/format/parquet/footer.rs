@@ -1,8 +1,8 @@
 //! The footer of a file: found, bounded, looked through, and turned into fields and row groups.
 //!
 //! ```text
-//! last 64 KiB --> length and magic --> (more, where the footer is longer) --> schema checked --> library --> File
-//! place and checksum that a manifest has --> compared --------------------------^
+//! last 64 KiB --> length and magic --> (more, where the footer is longer) --> types, schema checked --> library --> File
+//! place and checksum that a manifest has --> compared ---------------------------------^
 //! ```
 
 use std::ops::Range;
@@ -17,6 +17,7 @@ use parquet::file::metadata::{
 
 use super::columns::{self, Leaf};
 use super::contain::contained;
+use super::known;
 use super::thrift::{BINARY, I32, LIST, Reader, STRUCT};
 use crate::format::petastorm::Packing;
 use crate::schema::{Dtype, Field, Kind};
@@ -99,6 +100,7 @@ impl File {
     }
 
     fn from_footer(footer: &[u8], span: Span, columns: Option<&[String]>) -> Result<Self> {
+        known::check(&mut Reader::new(footer), known::FOOTER)?;
         check_schema(footer)?;
         let metadata = contained("the footer", || {
             Ok(ParquetMetaDataReader::decode_metadata(footer)?)
@@ -476,6 +478,24 @@ fn corrupt(message: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the fuzzer found: the library counts to two thousand million in a list of ten bytes.
+    #[test]
+    fn footers_that_lie_about_types_are_refused_at_once() {
+        let huge = [0xf1, 0xff, 0xff, 0xff, 0xff, 0x07];
+        // A field that nobody knows: in the footer, in an element of the schema, behind a version that says it is a struct, where the library reads a number.
+        let footers = [
+            [&[0x09, 0x50][..], &huge, &[0]].concat(),
+            [&[0x29, 0x1c, 0x09, 0x50][..], &huge, &[0, 0]].concat(),
+            [&[0x1c, 0x00, 0x09, 0x50][..], &huge, &[0]].concat(),
+        ];
+        for footer in footers {
+            let end = [&(footer.len() as u32).to_le_bytes()[..], b"PAR1"].concat();
+            let bytes = Bytes::from([b"PAR1", &footer[..], &end].concat());
+            let error = File::from_bytes(&bytes, None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        }
+    }
 
     #[test]
     fn chunks_must_not_lie_over_each_other() {

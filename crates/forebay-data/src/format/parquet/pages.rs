@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use forebay_core::{ByteSize, Error, ErrorKind, Result};
 use parquet::basic::Compression;
 
+use super::known;
 use super::thrift::{I32, Reader, STRUCT};
 use crate::codec::{RATIO_FREE_BYTES, RATIO_MAX};
 
@@ -67,6 +68,7 @@ pub(super) fn walk(chunk: &[u8], compression: Compression) -> Result<Pages> {
     while at < chunk.len() {
         let rest = chunk.get(at..).unwrap_or_default();
         let named = |error: Error| in_page(&error, at);
+        known::check(&mut Reader::new(rest), known::PAGE).map_err(named)?;
         let mut reader = Reader::new(rest);
         let header = Header::read(&mut reader).map_err(named)?;
         let (raw, stored) = header.sizes().map_err(named)?;

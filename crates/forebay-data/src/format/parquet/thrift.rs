@@ -7,9 +7,16 @@ use forebay_core::{Error, ErrorKind, Result};
 const SKIP_DEPTH_MAX: u32 = 16;
 
 /// Types of fields.
+pub(super) const TRUE: u8 = 1;
+pub(super) const FALSE: u8 = 2;
+pub(super) const BYTE: u8 = 3;
+pub(super) const I16: u8 = 4;
 pub(super) const I32: u8 = 5;
+pub(super) const I64: u8 = 6;
+pub(super) const DOUBLE: u8 = 7;
 pub(super) const BINARY: u8 = 8;
 pub(super) const LIST: u8 = 9;
+pub(super) const SET: u8 = 10;
 pub(super) const STRUCT: u8 = 12;
 
 /// Reads values one after the other; what does not follow the protocol is `Corrupt`.
@@ -111,23 +118,23 @@ impl<'a> Reader<'a> {
             return Err(corrupt("a header is nested too deeply"));
         }
         match kind {
-            1 | 2 => {}
-            3 => self.at += 1,
-            4..=6 => {
+            TRUE | FALSE => {}
+            BYTE => self.at += 1,
+            I16 | I32 | I64 => {
                 self.varint()?;
             }
-            7 => self.at += 8,
+            DOUBLE => self.at += 8,
             BINARY => {
                 self.binary()?;
             }
-            LIST | 10 => {
+            LIST | SET => {
                 let (len, kind) = self.list()?;
+                // No header has such a list. Its elements take a byte each, but the library steps over them as over fields, which take none.
+                if len > 0 && matches!(kind, TRUE | FALSE) {
+                    return Err(corrupt("a header has a list of truth values"));
+                }
                 for _ in 0..len {
-                    match kind {
-                        // Truth values in lists take a byte; as fields they are in the tag.
-                        1 | 2 => self.at += 1,
-                        _ => self.skip_within(kind, depth + 1)?,
-                    }
+                    self.skip_within(kind, depth + 1)?;
                 }
             }
             STRUCT => {
@@ -238,5 +245,7 @@ mod tests {
         assert!(Reader::new(&[0x18, 0xff, 0xff, 0x03, 0]).skip(STRUCT).is_err());
         assert!(Reader::new(&[0xfc, 0xff, 0xff, 0xff, 0x7f]).list().is_err());
         assert!(Reader::new(&[0xff; 11]).i32().is_err());
+        assert!(Reader::new(&[0x19, 0x21, 1, 1, 0]).skip(STRUCT).is_err());
+        assert!(Reader::new(&[0x19, 0x01, 0]).skip(STRUCT).is_ok());
     }
 }
