@@ -41,7 +41,7 @@ mod workers;
 pub use ahead::{Ahead, fault_ahead};
 pub use buf::{AlignedBuf, Buf, page_ceil};
 pub use completion::Completion;
-pub use cpu::{cpu_time, memory_peak_bytes};
+pub use cpu::{cpu_time, memory_available_bytes, memory_peak_bytes};
 pub use disk::{Disk, DiskConfig};
 pub use engine::{Engine, EngineChoice, EngineKind, EngineReport, ReadDone, WriteDone, open_engine};
 pub use file::{Access, Direct, File, OpenHow, Purpose};

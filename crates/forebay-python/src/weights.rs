@@ -184,18 +184,13 @@ struct Told<'a> {
 }
 
 /// A report as JSON, and its ledger.
-fn told(
-    py: Python<'_>,
-    mut report: LoadReport,
-    device: Option<&DeviceReport>,
-) -> PyResult<(String, PyLedger)> {
-    let ledger = std::mem::take(&mut report.ledger);
+fn told(py: Python<'_>, report: LoadReport, device: Option<&DeviceReport>) -> PyResult<(String, PyLedger)> {
     let load = &report;
     let text = serde_json::to_string(&Told { load, device }).map_err(|error| {
         let error = Error::new(ErrorKind::Internal, "load", "the report cannot be JSON").with_source(error);
         errors::raise(py, &error)
     })?;
-    Ok((text, PyLedger::from(ledger)))
+    Ok((text, PyLedger::from(report.ledger)))
 }
 
 /// Names, each with a dimension, a first index and a number of indices where it is not wanted whole.

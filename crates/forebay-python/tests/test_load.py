@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
+import pickle
 import struct
 from pathlib import Path
 from typing import Any
@@ -248,6 +250,64 @@ def test_weights_come_from_a_real_store_and_then_from_the_cache(s3_prefix: str, 
     forebay.Store(folder).delete(names[1])
     with pytest.raises(forebay.NotFoundError, match=names[1]):
         forebay.load(folder, framework="numpy")
+
+
+def test_files_that_are_open_go_on_in_workers_that_are_forked(script: Script, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    files.save_file(arrays(), path)
+    done = script(
+        """
+        import os, sys
+        from forebay.safetensors import SafetensorError, safe_open, numpy as files
+        import numpy
+        file = safe_open(sys.argv[1], "np")
+        before = file.get_tensor("a.weight")
+        def child(work):
+            pid = os.fork()
+            if not pid:
+                os._exit(work())
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        def reads():
+            rows = file.get_slice("a.weight")[2:4]
+            return int(len(rows) != 2 or (file.get_tensor("a.weight") != before).any())
+        print(child(reads), child(lambda: child(reads)), reads())
+        files.save_file({"other": numpy.zeros(5)}, sys.argv[1])
+        def refuses():
+            try:
+                file.get_tensor("a.weight")
+            except SafetensorError as error:
+                return 0 if "has changed since" in str(error) else 2
+        print(child(refuses))
+        """,
+        str(path),
+    )
+    assert done.stdout == "0 0 0\n0\n"
+
+
+def test_weights_are_dicts_that_go_elsewhere(file: Path) -> None:
+    weights = forebay.load(file, framework="numpy")
+    for found in (pickle.loads(pickle.dumps(weights)), copy.deepcopy(weights)):
+        assert type(found) is dict
+        assert_equal(found, dict(weights))
+    assert weights.report["ledger"]["paths"].keys() == weights.ledger.paths.keys()
+    with pytest.raises(forebay.InvalidInputError, match="names no pattern"):
+        forebay.load(file, select=[])
+
+
+def test_types_that_numpy_has_not_are_no_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = json.dumps({"x": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}).encode()
+    data = struct.pack("<Q", len(header)) + header + bytes(4)
+    (tmp_path / "m.safetensors").write_bytes(data)
+    monkeypatch.setattr("forebay._arrays.has", lambda _: False)
+    for load, given in ((files.load_file, tmp_path / "m.safetensors"), (files.load, data)):
+        with pytest.raises(SafetensorError, match="numpy has no BF16 without the package ml_dtypes"):
+            load(given)  # type: ignore[operator]
+    # Asked for as it is, it is shown as its bits.
+    assert forebay.load(tmp_path / "m.safetensors", framework="numpy")["x"].dtype == "uint16"
+
+
+def test_errors_are_of_one_tree() -> None:
+    assert issubclass(SafetensorError, forebay.ForebayError)
 
 
 def test_loads_are_interrupted_by_signals(script: Script, tmp_path: Path) -> None:

@@ -39,6 +39,35 @@ def test_tensors_of_every_type_come_back(tmp_path: Path) -> None:
             assert bits(found[name]) == bits(tensor), name
 
 
+def test_views_that_are_conjugate_or_negative_are_saved_as_what_they_show(tmp_path: Path) -> None:
+    from forebay.safetensors.torch import load, load_file, save, save_file
+
+    tensors = {
+        "conj": (torch.ones(2, dtype=torch.complex64) * (1 + 2j)).conj(),
+        "neg": torch._neg_view(torch.arange(1.0, 4.0)),
+    }
+    save_file(tensors, tmp_path / "m.safetensors")
+    for found in (load_file(tmp_path / "m.safetensors"), load(save(tensors))):
+        for name, tensor in tensors.items():
+            assert torch.equal(found[name], tensor), name
+
+
+def test_slices_of_torch_end_where_tensors_do(tmp_path: Path) -> None:
+    from forebay.safetensors.torch import save_file
+
+    whole = torch.arange(15).reshape(5, 3)
+    save_file({"x": whole}, tmp_path / "m.safetensors")
+    with safe_open(tmp_path / "m.safetensors", "pt") as file:
+        part = file.get_slice("x")
+        for index in (slice(3, 9), slice(7, 9), (slice(None), slice(1, 5)), torch.tensor(2), (..., 1)):
+            assert torch.equal(part[index], whole[index]), index
+        for beyond in (5, -6, (0, 3)):
+            with pytest.raises(IndexError, match="out of bounds"):
+                part[beyond]
+        with pytest.raises(SafetensorError, match="an int or a slice"):
+            part[True]
+
+
 def raw(path: Path, dtype: str, shape: list[int], data: bytes) -> Path:
     """Write a file with one tensor, `x`."""
     header = json.dumps({"x": {"dtype": dtype, "shape": shape, "data_offsets": [0, len(data)]}}).encode()

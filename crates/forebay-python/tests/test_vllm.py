@@ -31,6 +31,28 @@ class BaseModelLoader(ABC):
     def load_weights(self, model: Any, model_config: Any) -> None: ...
 
 
+class Told(SimpleNamespace):
+    """A model that tells what it has taken, and what it has."""
+
+    def load_weights(self, tensors: Any) -> set[str]:
+        return {name for name, _ in tensors}
+
+    def named_parameters(self) -> Any:
+        return ((name, None) for name in self.names)
+
+
+def test_parameters_that_no_file_has_are_an_error(loaders: dict[str, Any], tmp_path: Path) -> None:
+    plugin.register()
+    files.save_file({"a": numpy.zeros(3)}, tmp_path / "model-1.safetensors")
+    loader = loaders["forebay"](config(device="cpu"))
+    whole = SimpleNamespace(model=str(tmp_path), quantization=None)
+    loader.load_weights(Told(names=["a"]), whole)
+    with pytest.raises(ValueError, match=r"1 parameters are in no file of .*: b"):
+        loader.load_weights(Told(names=["a", "b"]), whole)
+    # Some of these are made of others.
+    loader.load_weights(Told(names=["a", "b"]), SimpleNamespace(model=str(tmp_path), quantization="fp8"))
+
+
 @pytest.fixture
 def loaders(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     known: dict[str, Any] = {}

@@ -167,7 +167,10 @@ impl Hashes {
         };
         let bad = |why: &str| {
             let message = format!("__metadata__ entry '{METADATA_ENTRY}': {why}");
-            Error::new(ErrorKind::Corrupt, "read checksums", message)
+            Error::new(ErrorKind::Corrupt, "read checksums", message).with_hint(
+                "a program that copied the metadata and wrote the file anew leaves checksums that are not its own: save it without them, \
+                 or load it with verify=\"off\"",
+            )
         };
         let mut words = text.split(' ');
         let mut word = || words.next().ok_or_else(|| bad("it is too short"));

@@ -82,8 +82,11 @@ impl HeaderBuilder {
 
     /// Lay everything out. `InvalidInput` names the tensor that cannot be.
     pub fn encode(self) -> Result<Encoded> {
-        if !self.align.is_power_of_two() || self.align < LENGTH_BYTES {
-            let message = format!("alignment {} is not a power of two of at least 8", self.align);
+        if !self.align.is_power_of_two() || !(LENGTH_BYTES..=HEADER_BYTES_MAX).contains(&self.align) {
+            let message = format!(
+                "alignment {} is not a power of two between 8 and {HEADER_BYTES_MAX}, the longest header",
+                self.align
+            );
             return Err(refused(message));
         }
         let sources = self.sources()?;

@@ -250,7 +250,9 @@ fn builders_refuse_what_readers_would() {
     assert!(encode(METADATA_KEY, Dtype::U8, &[1]).is_err());
     assert!(encode("t", Dtype::U8, &[u64::MAX, 2]).is_err());
     assert!(encode("t", Dtype::U8, &[u64::MAX]).is_err());
-    assert!(HeaderBuilder::new().align(12).encode().is_err());
+    for align in [0, 4, 12, 1 << 27, 1 << 36, 1 << 63] {
+        assert!(HeaderBuilder::new().align(align).encode().is_err(), "{align}");
+    }
     let mut twins = HeaderBuilder::new();
     twins.tensor("t", Dtype::U8, [1]).tensor("t", Dtype::I8, [1]);
     let error = twins.encode().unwrap_err();

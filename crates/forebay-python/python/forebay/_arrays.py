@@ -99,6 +99,11 @@ def numpy_dtype(name: str, dtype: str, _shape: Sequence[int] = ()) -> Any:
     return numpy.dtype(_NUMPY_RAW.get(dtype, "uint8"))
 
 
+def needs_ml_dtypes(dtype: str) -> bool:
+    """Say whether arrays of it would be shown as integers, since that package is not there."""
+    return dtype not in _NUMPY_OWN and not has("ml_dtypes")
+
+
 def to_numpy(name: str, dtype: str, shape: Sequence[int], data: Any) -> Any:
     """Make an array that shows `data`."""
     import numpy

@@ -43,6 +43,10 @@ class Weights(dict[str, Any]):
         self.report = report
         self.ledger = ledger
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go elsewhere as a plain dict of the tensors: the account is of the load in this process."""
+        return dict, (dict(self),)
+
 
 def _urls(url: Url | Sequence[Url]) -> list[str]:
     given = [url] if isinstance(url, (str, os.PathLike)) else list(url)
@@ -60,6 +64,13 @@ def _shard(shard: Shard | None) -> tuple[int, int, list[tuple[str, int]]] | None
 
 def _texts(one: str | Sequence[str] | None) -> list[str]:
     return [one] if isinstance(one, str) else list(one or ())
+
+
+def _selection(select: str | Sequence[str] | None) -> list[str]:
+    patterns = _texts(select)
+    if select is not None and not patterns:
+        raise InvalidInputError("select names no pattern; leave it out to load everything")
+    return patterns
 
 
 def _paths(one: Url | Sequence[Url] | None) -> list[str]:
@@ -163,7 +174,7 @@ def load(
         [_device(device)],
         framework,
         {
-            "select": _texts(select),
+            "select": _selection(select),
             "shard": _shard(shard),
             "memory": memory,
             "require_path": require_path,
@@ -215,7 +226,7 @@ def load_each(
 
     """
     options = {
-        "select": _texts(select),
+        "select": _selection(select),
         "gds": "off",
         "pinned": pinned,
     }
@@ -262,6 +273,9 @@ def load_from(
     numbers = json.loads(report)
     if left_out:
         numbers["left_out"] = left_out
+        some = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
+        message = f"no safetensors file can hold {len(left_out)} tensors of this checkpoint: {some}"
+        warnings.warn(f"{message}; forebay.Checkpointer loads them", stacklevel=4)
     made = (
         ((name, convert(name, dtype, shape, data)) for name, dtype, shape, data in rows) for rows in lists
     )

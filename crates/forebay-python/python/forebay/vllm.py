@@ -87,14 +87,12 @@ def _folder(model_config: Any, load_config: Any) -> str:
         return str(model)
     from vllm.model_executor.model_loader.weight_utils import download_weights_from_hf
 
-    return str(
-        download_weights_from_hf(
-            model,
-            load_config.download_dir,
-            ["*.safetensors", "*.safetensors.index.json"],
-            getattr(model_config, "revision", None),
+    # One after the other: of several patterns only the first that is found is fetched.
+    for pattern in ("*.safetensors.index.json", "*.safetensors"):
+        folder = download_weights_from_hf(
+            model, load_config.download_dir, [pattern], getattr(model_config, "revision", None)
         )
-    )
+    return str(folder)
 
 
 def loader_class() -> type[Any]:
@@ -113,8 +111,16 @@ def loader_class() -> type[Any]:
             _folder(model_config, self.load_config)
 
         def load_weights(self, model: Any, model_config: Any) -> None:
-            """Load weights into a model."""
-            model.load_weights(tensors_of(_folder(model_config, self.load_config), self.options))
+            """Load weights into a model; what no file has is an error, as for vLLM's own loader."""
+            folder = _folder(model_config, self.load_config)
+            loaded = model.load_weights(tensors_of(folder, self.options))
+            if loaded is None or getattr(model_config, "quantization", None) is not None:
+                # The model does not tell, or has parameters that are made of others.
+                return
+            missing = sorted({name for name, _ in model.named_parameters()} - set(loaded))
+            if missing:
+                some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+                raise ValueError(f"{len(missing)} parameters are in no file of {folder}: {some}")
 
     return ForebayModelLoader
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use forebay_core::safetensors::Dtype;
+use forebay_core::safetensors::{Dtype, HeaderBuilder};
 use forebay_core::{Location, PathPolicy};
 use forebay_io::DiskConfig;
 
@@ -376,6 +376,25 @@ async fn too_little_memory_is_said_before_anything_is_read() {
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
     assert!(error.to_string().contains("4.0 MiB"), "{error}");
     assert_eq!(progress.done_bytes.load(Ordering::Relaxed), 0);
+}
+
+/// Sparse files are cheap, and their tensors are not: such a load was killed, and said nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_than_the_machine_has_is_said_before_anything_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.safetensors");
+    let bytes = 10u64 << 40;
+    let mut builder = HeaderBuilder::new();
+    builder.tensor("huge", Dtype::U8, vec![bytes]);
+    let header = builder.encode().unwrap();
+    fs::write(&path, &header.bytes).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(header.bytes.len() as u64 + bytes).unwrap();
+    let error = load(&path, Verify::Off, &LoadOptions::default())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfSpace, "{error}");
+    assert!(error.to_string().contains("10.0 TiB"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use forebay_core::safetensors::Dtype;
-use forebay_core::{DataPath, Error, ErrorKind, Ledger, Result};
-use forebay_io::{Ahead, AlignedBuf, BufPool, Pages, fault_ahead};
+use forebay_core::{ByteSize, DataPath, Error, ErrorKind, Ledger, Result};
+use forebay_io::{Ahead, AlignedBuf, BufPool, Pages, fault_ahead, memory_available_bytes};
 
 use super::{Sink, check_memory};
 use crate::load_plan::{Cut, Moves, Piece, Placement, Plan, Region};
@@ -201,6 +201,20 @@ fn cut_up(plan: &Plan, file: usize, pages: Pages, places: &mut [Option<AlignedBu
     Ok(())
 }
 
+/// Refuse what the machine has no memory for: it would be promised, and whoever touches it last be killed.
+fn check_available(needed: u64) -> Result<()> {
+    let Some(available) = memory_available_bytes().filter(|available| needed > *available) else {
+        return Ok(());
+    };
+    let message = format!(
+        "{} ({needed} bytes) of memory are needed, and {} are available",
+        ByteSize(needed),
+        ByteSize(available)
+    );
+    Err(Error::new(ErrorKind::OutOfSpace, "load", message)
+        .with_hint("load less with select or shard, or free memory"))
+}
+
 #[async_trait]
 impl Sink for HostSink {
     fn placement(&self) -> Placement {
@@ -210,6 +224,7 @@ impl Sink for HostSink {
     async fn prepare(&self, plan: &Arc<Plan>) -> Result<()> {
         let needed = plan.dest_bytes();
         check_memory(needed, self.bytes_max)?;
+        check_available(needed)?;
         let mut places = Vec::new();
         places.resize_with(plan.pieces().len(), || None);
         let files = plan.regions().last().map_or(0, |region| region.file + 1);

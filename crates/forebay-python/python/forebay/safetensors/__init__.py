@@ -43,14 +43,19 @@ def _framework() -> Any:
     return forebay.safetensors.numpy
 
 
-def load_file(filename: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
+def load_file(filename: str | os.PathLike[str], *args: Any, **options: Any) -> dict[str, Any]:
     """Load a file; see ``load_file`` of the framework's module."""
-    return _framework().load_file(filename, **options)  # type: ignore[no-any-return]
+    return _framework().load_file(filename, *args, **options)  # type: ignore[no-any-return]
 
 
-def save_file(tensors: dict[str, Any], filename: str | os.PathLike[str], **options: Any) -> None:
+def save_file(
+    tensors: dict[str, Any],
+    filename: str | os.PathLike[str],
+    metadata: dict[str, str] | None = None,
+    **options: Any,
+) -> None:
     """Save a file; see ``save_file`` of the framework's module."""
-    _framework().save_file(tensors, filename, **options)
+    _framework().save_file(tensors, filename, metadata, **options)
 
 
 def load(data: bytes) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from forebay._arrays import framework_of, to_torch_device
+from forebay._arrays import framework_of, needs_ml_dtypes, to_torch_device
 from forebay._forebay import (
     CorruptDataError,
     ForebayError,
@@ -21,17 +22,35 @@ from forebay._forebay import (
 from forebay.loading import _device as device_name
 
 
-class SafetensorError(Exception):
+def _their_error() -> type[Exception]:
+    """Give the exception of the library where it is installed: clauses that name it go on catching."""
+    try:
+        from safetensors import SafetensorError as Theirs
+    except ImportError:
+        return Exception
+    return Theirs  # type: ignore[no-any-return]
+
+
+class SafetensorError(ForebayError, _their_error()):  # type: ignore[misc]
     """The file, or what is wanted of it, is wrong."""
 
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Raise what is wrong with files under the name that callers of the library expect."""
+    """Raise what is wrong with headers under the name that callers of the library expect."""
     try:
         yield
     except (CorruptDataError, LimitExceededError, UnsupportedError) as error:
         raise SafetensorError(f"Error while deserializing header: {error}") from error
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    """Raise what goes wrong with tensors under that name, too."""
+    try:
+        yield
+    except ForebayError as error:
+        raise SafetensorError(str(error)) from error
 
 
 _FRAMEWORKS = {
@@ -73,14 +92,18 @@ class safe_open:  # noqa: N801
         self._device = _device(device)
         if self._device != "cpu" and self._framework != "torch":
             raise SafetensorError(f"device {device} is invalid for {framework}")
-        name = os.fspath(filename)
+        self._name = os.fspath(filename)
         try:
             with _translated():
-                self._source: NativeWeights | None = NativeWeights([name], {"verify": "prefer"})
+                self._source: NativeWeights | None = self._opened()
         except NotFoundError as error:
-            raise FileNotFoundError(f"No such file or directory: {name}") from error
+            raise FileNotFoundError(f"No such file or directory: {self._name}") from error
         rows = self._source.tensors({})
         self._rows = {name: (dtype, shape) for name, dtype, shape, _ in rows}
+
+    def _opened(self) -> NativeWeights:
+        self._process = os.getpid()
+        return NativeWeights([self._name], {"verify": "prefer"})
 
     def __enter__(self) -> safe_open:
         return self
@@ -96,7 +119,19 @@ class safe_open:  # noqa: N801
     def _open(self) -> NativeWeights:
         if self._source is None:
             raise SafetensorError("File is closed")
+        if self._process != os.getpid():
+            # Workers that were forked have the handle of their parent, and open the file for themselves.
+            self._source = self._opened_again(self._source)
         return self._source
+
+    def _opened_again(self, before: NativeWeights) -> NativeWeights:
+        with _translated():
+            source = self._opened()
+        if {row[0]: (row[1], row[2]) for row in source.tensors({})} != self._rows:
+            raise SafetensorError(f"{self._name} has changed since it was opened")
+        # Not let go: its threads are those of the parent.
+        self._parents = [*getattr(self, "_parents", []), before]
+        return source
 
     def _row(self, name: str) -> tuple[str, list[int]]:
         self._open()
@@ -137,12 +172,9 @@ class safe_open:  # noqa: N801
     def _load(self, exact: list[tuple[str, tuple[int, int, int] | None]] | None) -> dict[str, Any]:
         source = self._open()
         self._check([name for name, _ in exact] if exact is not None else self._rows)
-        try:
-            with _translated():
-                tensors, _, _ = source.load({} if exact is None else {"exact": exact})
-                made = {name: self._convert(name, dtype, shape, data) for name, dtype, shape, data in tensors}
-        except ForebayError as error:
-            raise SafetensorError(str(error)) from error
+        with _named():
+            tensors, _, _ = source.load({} if exact is None else {"exact": exact})
+            made = {name: self._convert(name, dtype, shape, data) for name, dtype, shape, data in tensors}
         if self._device == "cpu":
             return made
         return {name: tensor.to(self._device) for name, tensor in made.items()}
@@ -150,20 +182,18 @@ class safe_open:  # noqa: N801
     def _load_device(self) -> dict[str, Any]:
         source = self._open()
         self._check(self._rows)
-        try:
-            with _translated():
-                lists, _, _ = weights_load_device(source, [device_name(self._device)], {"gds": "prefer"})
-        except ForebayError as error:
-            raise SafetensorError(str(error)) from error
+        with _named():
+            lists, _, _ = weights_load_device(source, [device_name(self._device)], {"gds": "prefer"})
         return {name: to_torch_device(name, dtype, shape, data) for name, dtype, shape, data in lists[0]}
 
     def _check(self, names: Iterable[str]) -> None:
         """Before anything is read: a tensor that cannot be shown is an error that names it."""
         for name in names:
-            try:
-                self._known(name, *self._rows[name])
-            except UnsupportedError as error:
-                raise SafetensorError(str(error)) from error
+            dtype, shape = self._rows[name]
+            with _named():
+                self._known(name, dtype, shape)
+            if self._framework == "numpy" and needs_ml_dtypes(dtype):
+                raise SafetensorError(f"tensor {name}: numpy has no {dtype} without the package ml_dtypes")
 
 
 def _is_cuda(device: Any) -> bool:
@@ -202,9 +232,10 @@ class SafeSlice:
             if index:
                 raise SafetensorError("Non empty lists are not implemented")
             return self._read((0, 0, 0))
-        steps = list(index) if isinstance(index, tuple) else [index]
-        if Ellipsis in steps:
-            at = steps.index(Ellipsis)
+        steps = [_plain(step) for step in (index if isinstance(index, tuple) else (index,))]
+        ellipses = [at for at, step in enumerate(steps) if step is Ellipsis]
+        if ellipses:
+            at = ellipses[0]
             missing = len(self._shape) - len(steps) + 1
             steps[at : at + 1] = [slice(None)] * missing
         if len(steps) > len(self._shape):
@@ -249,12 +280,15 @@ class SafeSlice:
             if step.step is not None and step.step < 1:
                 raise SafetensorError(f"{self._said(steps)}: steps go forward")
             for end in (step.start, step.stop):
-                if isinstance(end, int) and end > size:
+                # Torch takes what there is, and the library for numpy does not.
+                if isinstance(end, int) and end > size and self._file._framework != "torch":
                     raise self._beyond(steps, end - 1, dim)
             start, stop, _ = step.indices(size)
             return range(start, max(start, stop))
-        if not isinstance(step, int):
+        if not isinstance(step, int) or isinstance(step, bool):
             raise SafetensorError(f"{self._said(steps)}: an index is an int or a slice")
+        if not -size <= step < size and self._file._framework == "torch":
+            raise IndexError(f"index {step} is out of bounds for dimension {dim} with size {size}")
         if step < -size:
             raise SafetensorError(f"Invalid index {step} for dimension {dim} of size {size}")
         if step >= size:
@@ -267,6 +301,16 @@ class SafeSlice:
             f"{self._said(steps)}: index {index} out of bounds for tensor dimension #{dim} of size "
             f"{self._shape[dim]}"
         )
+
+
+def _plain(step: Any) -> Any:
+    """Give an index as an int, whatever kind of number it is."""
+    if isinstance(step, (int, slice)) or not hasattr(step, "__index__"):
+        return step
+    try:
+        return operator.index(step)
+    except TypeError:
+        return step
 
 
 def _safe_open_handle(handle: Any, framework: str, device: str | int = "cpu") -> safe_open:

@@ -6,8 +6,8 @@ import os
 import sys
 from typing import Any, Literal
 
-from forebay._arrays import to_numpy
-from forebay.safetensors._file import safe_open
+from forebay._arrays import needs_ml_dtypes, to_numpy
+from forebay.safetensors._file import SafetensorError, safe_open
 from forebay.safetensors._write import TensorSpec, deserialize, serialize, serialize_file
 
 
@@ -51,9 +51,12 @@ def save_file(
 
 def load(data: bytes) -> dict[str, Any]:
     """Arrays from the bytes of a file."""
-    return {
-        name: to_numpy(name, view["dtype"], view["shape"], view["data"]) for name, view in deserialize(data)
-    }
+    views = deserialize(data)
+    for name, view in views:
+        if needs_ml_dtypes(view["dtype"]):
+            message = f"numpy has no {view['dtype']} without the package ml_dtypes"
+            raise SafetensorError(f"tensor {name}: {message}")
+    return {name: to_numpy(name, view["dtype"], view["shape"], view["data"]) for name, view in views}
 
 
 def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> dict[str, Any]:

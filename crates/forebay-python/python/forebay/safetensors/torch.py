@@ -209,7 +209,8 @@ def _specs(tensors: dict[str, torch.Tensor], alive: list[torch.Tensor]) -> dict[
                 "recommended to save only the full tensors, and reslice at load time, or simply call "
                 "`.contiguous()` on your tensor to pack it before saving."
             )
-        here = tensor if tensor.device.type == "cpu" else tensor.to("cpu")
+        # Views that are conjugate or negative say so beside their bytes.
+        here = tensor.resolve_conj().resolve_neg().to("cpu")
         alive.append(here)
         specs[name] = TensorSpec(
             dtype=str(here.dtype).removeprefix("torch."),
