@@ -69,6 +69,29 @@ fn json(text: &str) -> serde_json::Value {
 }
 
 #[test]
+fn other_saves_of_a_step_are_not_taken_for_copies() {
+    let sandbox = Sandbox::new();
+    save_into(&sandbox, |options| SaveOptions {
+        attempt: Attempt::derive("another", options.step, 0),
+        ..options
+    });
+    std::fs::rename(sandbox.path("run"), sandbox.path("other")).unwrap();
+    save_into(&sandbox, |options| options);
+    let ran = sandbox.run(["ckpt", "ls", "run", "other"]).exits(1);
+    let told = ran
+        .out
+        .lines()
+        .filter(|line| line.contains("other (another save of this step)"));
+    assert_eq!(told.count(), 2, "{}", ran.out);
+    let ran = sandbox.run(["ckpt", "ls", "run", "other", "--json"]).exits(1);
+    let row = json(ran.out.lines().next().unwrap());
+    assert_eq!(
+        (&row["places"][0]["is_other"], &row["places"][1]["is_other"]),
+        (&false.into(), &true.into())
+    );
+}
+
+#[test]
 fn checkpoints_are_listed_and_shown() {
     let sandbox = saved();
     let ran = sandbox.run(["ckpt", "ls", "run"]).exits(0);

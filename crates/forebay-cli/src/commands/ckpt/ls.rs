@@ -79,6 +79,8 @@ struct Place {
     url: String,
     /// As far as the manifest tells.
     is_whole: bool,
+    /// Another attempt at the step than the first place has: other content, whatever its number.
+    is_other: bool,
 }
 
 /// List.
@@ -108,7 +110,7 @@ pub(super) async fn run(args: &CkptLsArgs, app: &App) -> Printed<Exit> {
     }
     let now = SystemClock.unix();
     for (number, step) in &steps {
-        if step.manifest.is_err() || step.places.iter().any(|place| !place.is_whole) {
+        if step.manifest.is_err() || step.places.iter().any(|place| !place.is_whole || place.is_other) {
             exit = Exit::No;
         }
         print(*number, step, (now, has_places), app)?;
@@ -124,9 +126,10 @@ async fn look(url: &OsStr, context: &Context, steps: &mut BTreeMap<u64, Step>) -
     let store = super::store(url, context).await?;
     let name = store.location().to_string();
     for Listed { step, manifest } in list(store, context).await? {
-        let place = Place {
+        let mut place = Place {
             url: name.clone(),
             is_whole: manifest.is_ok(),
+            is_other: false,
         };
         match steps.entry(step) {
             Entry::Vacant(vacant) => {
@@ -135,6 +138,9 @@ async fn look(url: &OsStr, context: &Context, steps: &mut BTreeMap<u64, Step>) -
             }
             Entry::Occupied(mut known) => {
                 let known = known.get_mut();
+                if let (Ok(first), Ok(own)) = (&known.manifest, &manifest) {
+                    place.is_other = !own.attempt.is_same_save(first.attempt);
+                }
                 if known.manifest.is_err() {
                     known.manifest = manifest;
                 }
@@ -157,8 +163,12 @@ fn print(number: u64, step: &Step, (now, has_places): (Duration, bool), app: &Ap
         });
     }
     let places = step.places.iter().map(|place| {
-        let damaged = if place.is_whole { "" } else { " (damaged)" };
-        format!("{}{damaged}", visible(&place.url))
+        let note = match place {
+            Place { is_whole: false, .. } => " (damaged)",
+            Place { is_other: true, .. } => " (another save of this step)",
+            Place { .. } => "",
+        };
+        format!("{}{note}", visible(&place.url))
     });
     let places = if has_places {
         format!("  {}", places.collect::<Vec<_>>().join(", "))
