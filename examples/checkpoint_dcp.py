@@ -23,6 +23,8 @@ def train(rank: int, world: int, meeting: str, url: str, steps: int) -> None:
     """Train on one rank."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    # Saves in the background talk to each other beside the training, which must not hear them.
+    saving = dist.new_group(backend="gloo")
     mesh = init_device_mesh("cpu", (world,))
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 8)).double()
@@ -53,7 +55,7 @@ def train(rank: int, world: int, meeting: str, url: str, steps: int) -> None:
                 saved.result()
             weights, moments = get_state_dict(model, optim)
             state = {"model": weights, "optim": moments, "step": step}
-            saved = dcp.async_save(state, checkpoint_id=step, storage_writer=writer)
+            saved = dcp.async_save(state, checkpoint_id=step, storage_writer=writer, process_group=saving)
     if saved is not None:
         saved.result()
     writer.close()

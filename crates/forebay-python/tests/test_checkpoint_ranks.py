@@ -174,6 +174,27 @@ def ranks_load_what_a_mirror_compressed(rank: int, place: str, mesh: Any) -> Non
         assert torch.equal(target["w"].full_tensor(), whole)
 
 
+def stages_of_others_are_found(rank: int, place: str) -> None:
+    with forebay.Checkpointer(place) as ckpt:
+        ckpt.save(1, {"model": {f"stage{rank}": torch.full((2,), rank + 1.0)}}).wait()
+        target = {"model": {"stage0": torch.zeros(2), "stage1": torch.zeros(2)}}
+        ckpt.load_into(target)
+        assert [part[0].item() for part in target["model"].values()] == [1, 2]
+        missing = {"model": {"stage0": torch.zeros(2), **({"other": torch.zeros(2)} if rank else {})}}
+        all_refuse(forebay.NotFoundError, "other", ckpt.load_into, missing)
+
+
+def tensors_of_one_name_are_one(rank: int, place: str) -> None:
+    with forebay.Checkpointer(place) as ckpt:
+        for state in (
+            {"x": torch.ones(2 + rank)},
+            {"x": torch.ones(2, dtype=(torch.int32, torch.float32)[rank])},
+        ):
+            all_refuse(forebay.InvalidInputError, "x: rank 0 has .* and rank 1", ckpt.save, 1, state)
+        ckpt.save(1, {"x": torch.ones(2)}).wait()
+        assert ckpt.steps() == [1]
+
+
 def two_ranks(rank: int, world: int, meeting: str, folder: str) -> None:
     mesh = begin(rank, world, meeting)
     try:
@@ -183,6 +204,8 @@ def two_ranks(rank: int, world: int, meeting: str, folder: str) -> None:
         moments_of_spread_parameters(rank, f"{folder}/moments", mesh)
         full_saves_come_when_others_reference(rank, f"{folder}/chain")
         ranks_load_what_a_mirror_compressed(rank, f"{folder}/mirror", mesh)
+        stages_of_others_are_found(rank, f"{folder}/stages")
+        tensors_of_one_name_are_one(rank, f"{folder}/names")
     finally:
         torch.distributed.destroy_process_group()
 

@@ -585,21 +585,25 @@ def load_into(
     state: Any,
     strict: bool,
     allow_pickle: bool,
-    ranks: Ranks | None,
+    ranks: Ranks,
+    broadcast: bool,
 ) -> Ledger:
-    """Fill the tensors of a state, and set its values; `ranks` are those that read for each other."""
-    if ranks is None:
+    """Fill the tensors of a state, and set its values; with `broadcast`, ranks read for each other."""
+    error: BaseException | None = None
+    try:
         into, made = _compare(native, reader, state, strict, allow_pickle)
-        ledger = into.read(into.targets)
+    except BaseException as raised:
+        # Told to the others first: they would wait for this rank.
+        error = raised
+    ranks.together(error, "load")
+    if broadcast and ranks.by_torch:
+        ledger = _read_once(into, ranks)
     else:
-        error: BaseException | None = None
         try:
-            into, made = _compare(native, reader, state, strict, allow_pickle)
+            ledger = into.read(into.targets)
         except BaseException as raised:
-            # Told to the others first: they would wait for this rank.
             error = raised
         ranks.together(error, "load")
-        ledger = _read_once(into, ranks)
     _settle(made, into.fresh)
     for target, given in into.stateful:
         target.load_state_dict(_settle(given, into.fresh))

@@ -175,7 +175,7 @@ class Ranks:
         try:
             taken = take()
             digest, shared = taken.digest, taken.shared
-            boxes = _digest([(part.box(), part.nbytes) for part in taken.flat.slices])
+            boxes = _digest([(part.box(), part.dtype, part.shape) for part in taken.flat.slices])
             if self.rank == 0:
                 first = (draw(), base_step())
         except BaseException as raised:
@@ -225,11 +225,26 @@ class Ranks:
     def _owned(self, flat: Flat, signature: tuple[bytes, ...]) -> list[bool]:
         """Which slices this rank writes: of those that several have, one of them, the same as last time."""
         if self._owners is None or self._owners[0] != signature:
-            lists = self.gather([(part.box(), part.nbytes) for part in flat.slices])
-            owners = share_out(lists)
+            rows = self.gather([(part.box(), part.nbytes, part.dtype, part.shape) for part in flat.slices])
+            _check_alike(rows)
+            owners = share_out([[(box, nbytes) for box, nbytes, _, _ in row] for row in rows])
             owned = [owners[part.box()] == self.rank for part in flat.slices]
             self._owners = (signature, owned)
         return self._owners[1]
+
+
+def _check_alike(rows: Sequence[Sequence[tuple[Box, int, str, tuple[int, ...]]]]) -> None:
+    """Refuse tensors that ranks have under one name and that are not one: of these, one would be kept."""
+    seen: dict[str, tuple[int, str, tuple[int, ...]]] = {}
+    for rank, row in enumerate(rows):
+        for (name, *_), _, dtype, shape in row:
+            first, *kind = seen.setdefault(name, (rank, dtype, shape))
+            if kind != [dtype, shape]:
+                one, other = f"{kind[0]} {list(kind[1])}", f"{dtype} {list(shape)}"
+                raise InvalidInputError(
+                    f"{name}: rank {first} has {one} under this name, and rank {rank} {other}; give them "
+                    "names of their own, or put what each rank has for itself under a key of per_rank"
+                )
 
 
 def share_out(lists: Sequence[Sequence[tuple[Box, int]]]) -> dict[Box, int]:

@@ -166,9 +166,11 @@ class _Walk:
             return self.container(value, parts, path, depth)
         if is_tensor(value):
             return self.tensor(value, parts, path)
-        if is_array(value):
-            return self.array(value, parts, path)
         torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+        if is_array(value):
+            if numpy is not None and isinstance(value, numpy.ma.MaskedArray):
+                raise refuse(path, "a masked array would come back without its mask: save data and mask")
+            return self.array(value, parts, path)
         if numpy is not None and isinstance(value, numpy.generic):
             return Typed("numpy.scalar", _inline(value, path))
         if torch is not None and isinstance(value, torch.dtype):

@@ -46,8 +46,10 @@ class Structures:
         # Each rank finds what it had itself.
         self.is_as_saved = saved_world == world
         self._names: list[str] = []
+        self._is_first = True
         if STRUCTURE in entries:
-            found = native.value(STRUCTURE, rank) if rank < saved_world else None
+            found = native.value(STRUCTURE, rank) if 0 < rank < saved_world else None
+            self._is_first = found is None
             self.own = native.value(STRUCTURE) if found is None else found
             if saved_world > 1:
                 rows = entries.items()
@@ -67,7 +69,9 @@ class Structures:
     def together(self) -> tuple[Any, set[str]]:
         """Give what all ranks have, this one's first; and the paths of what only some of them have."""
         if self._together is None:
-            others = [self._native.value(name) for name in self._names]
+            # Rank 0 has its structure under the common name alone.
+            first = [] if self._is_first else [self._native.value(STRUCTURE)]
+            others = first + [self._native.value(name) for name in self._names]
             partial: set[str] = set()
             self._together = _merge([self.own, *others], "", partial), partial
         return self._together

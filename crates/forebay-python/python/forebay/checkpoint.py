@@ -33,6 +33,7 @@ from forebay._forebay import (
     NativeCheckpoints,
     NativeSave,
     NotFoundError,
+    PermissionDeniedError,
     PreconditionError,
     StoreTimeoutError,
     ckpt_encode,
@@ -136,6 +137,18 @@ class SaveJob:
         return f"<forebay.SaveJob of step {self.step}, {self.bytes_total} bytes, {state}>"
 
 
+_LEFT = "old checkpoints were not removed, or new ones not copied"
+"""What trouble means that comes after a save."""
+
+
+def _warn_of_passed_over(ledger: Ledger) -> None:
+    """Say that a nearer place is damaged: its bytes came from another one, and it should be looked after."""
+    for step in ledger.downgrades:
+        reason = step["reason"]
+        if reason.startswith("not from ") and ": corrupt data" in reason:
+            warnings.warn(f"{reason}; it was taken from another place", stacklevel=3)
+
+
 class _Flight:
     """What a checkpointer has under way; apart from it, so that it can be finished when that goes."""
 
@@ -161,6 +174,9 @@ def _finish(flight: _Flight, pid: int) -> None:
             # Nobody is left who could raise it.
             said = f"{type(error).__name__}: {error}"
             sys.stderr.write(f"forebay: the save of step {job.step} failed: {said}\n")
+        trouble = None if job is None else job._native.trouble()
+        if trouble is not None:
+            sys.stderr.write(f"forebay: {_LEFT}: {trouble}\n")
 
 
 class Checkpointer:
@@ -434,13 +450,20 @@ class Checkpointer:
             self._newest = (job.step, job.result()["chain"])
         elif not was_seen:
             raise error
+        trouble = job._native.trouble()
+        if trouble is not None:
+            warnings.warn(f"after step {job.step}, {_LEFT}: {trouble}", stacklevel=5)
 
     def _base_step(self) -> int | None:
         """Which checkpoint to compare with; None for a full save."""
         if not self._incremental:
             return None
         if self._newest is None:
-            found, _ = self._native.open(None)
+            try:
+                found, _ = self._native.open(None)
+            except (CorruptDataError, PermissionDeniedError):
+                # What cannot be trusted is no base: everything is written.
+                return None
             if found is None:
                 return None
             info = found.info()
@@ -496,7 +519,15 @@ class Checkpointer:
         patterns = [select] if isinstance(select, str) else select
         found = self._choose(step)
         reader = (self.rank, self.world)
-        state, self._ledger = _loading.load(found, reader, patterns, allow_pickle, device, framework)
+        error: BaseException | None = None
+        try:
+            state, self._ledger = _loading.load(found, reader, patterns, allow_pickle, device, framework)
+        except BaseException as raised:
+            # Told to the others first: they would go on without this rank.
+            error = raised
+        self._ranks.together(error, "load")
+        assert self._ledger is not None
+        _warn_of_passed_over(self._ledger)
         self._loaded_step = found.step
         return state
 
@@ -523,10 +554,10 @@ class Checkpointer:
             broadcast: tensors that all ranks have whole are read by one of them, which tells the others.
 
         """
-        ranks = self._ranks if broadcast and self._ranks.by_torch else None
         found = self._choose(step)
         reader = (self.rank, self.world)
-        self._ledger = _loading.load_into(found, reader, state, strict, allow_pickle, ranks)
+        self._ledger = _loading.load_into(found, reader, state, strict, allow_pickle, self._ranks, broadcast)
+        _warn_of_passed_over(self._ledger)
         self._loaded_step = found.step
         return self._ledger
 
@@ -590,9 +621,7 @@ class Checkpointer:
             job.result()
         trouble = None if job is None else job._native.trouble()
         if trouble is not None:
-            warnings.warn(
-                f"old checkpoints were not removed, or new ones not copied: {trouble}", stacklevel=2
-            )
+            warnings.warn(f"{_LEFT}: {trouble}", stacklevel=2)
 
     def __enter__(self) -> Self:
         return self
