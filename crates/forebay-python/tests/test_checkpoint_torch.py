@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -446,3 +447,36 @@ def test_pinned_memory_is_unpinned_before_it_goes(monkeypatch: pytest.MonkeyPatc
     staging = Staging(None)
     staging.fit(1 << 20, is_pinned=True)
     assert staging.notes == ["the staging area cannot be pinned: CUDA error 2"]
+
+
+PROGRAM = Path(__file__).parents[3] / "target" / "debug" / "forebay"
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not built")
+def test_torch_reads_what_is_exported_as_it_was_saved(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    tied = torch.arange(6.0)
+    state = {
+        "model": model,
+        "tied": {"one": tied, "same": tied, "turned": tied.reshape(2, 3).T},
+        "half": torch.randn(4, dtype=torch.bfloat16),
+        "loss": 2.5,
+        "shape": (1, [2, None]),
+        7: "seven",
+        "rng": torch.get_rng_state(),
+    }
+    with forebay.Checkpointer(tmp_path / "run") as ckpt:
+        ckpt.save(1, state).wait()
+        saved = ckpt.load()
+    target = tmp_path / "run.pt"
+    command = [PROGRAM, "ckpt", "export", tmp_path / "run", "--to", "torch", target]
+    subprocess.run(command, check=True, capture_output=True)
+    found = torch.load(target, weights_only=True)
+    assert list(found) == list(state)
+    assert type(found["model"]) is type(model.state_dict())
+    assert all(torch.equal(found["model"][name], one) for name, one in model.state_dict().items())
+    assert found["tied"]["one"].data_ptr() == found["tied"]["same"].data_ptr()
+    assert torch.equal(found["tied"]["turned"], saved["tied"]["turned"])
+    assert torch.equal(found["half"], state["half"])
+    assert (found["loss"], found["shape"], found[7]) == (2.5, (1, [2, None]), "seven")
+    assert torch.equal(found["rng"], state["rng"])

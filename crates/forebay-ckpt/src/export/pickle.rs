@@ -2,10 +2,12 @@
 //!
 //! Only opcodes that `torch.load(weights_only=True)` takes: containers, numbers, texts, and torch's own functions that put a tensor together.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use forebay_core::{Error, ErrorKind, Result};
 
 use crate::dtype::Dtype;
-use crate::value::Value;
+use crate::value::{Named, Value};
 use crate::wire::Wire;
 
 /// Pairs of a dict that are put at once, as pickle does it.
@@ -82,7 +84,8 @@ impl Pickle {
         }
     }
 
-    fn begin_pair(&mut self, key: &str) {
+    /// Put a pair whose bytes are there.
+    fn pair(&mut self, key: &Value, bytes: &[u8]) {
         if self.pairs.is_multiple_of(BATCH) {
             if self.pairs > 0 {
                 self.out.push(b'u');
@@ -90,56 +93,36 @@ impl Pickle {
             self.out.push(b'(');
         }
         self.pairs += 1;
-        put_text(&mut self.out, key);
+        put_value(&mut self.out, key);
+        self.out.extend_from_slice(bytes);
     }
 
     /// Put a tensor under a name.
-    pub(super) fn tensor(&mut self, name: &str, view: &TensorView<'_>) -> Result<()> {
-        let kind = torch_type(view.dtype)?;
-        self.begin_pair(name);
-        let out = &mut self.out;
-        let (function, storage, elements) = match &kind {
-            TorchType::Storage(storage) => ("_rebuild_tensor_v2", ("torch", *storage), view.storage_elements),
-            TorchType::Dtype(_) => {
-                let bytes = view.storage_elements.saturating_mul(view.dtype.bits() / 8);
-                ("_rebuild_tensor_v3", ("torch.storage", "UntypedStorage"), bytes)
-            }
-        };
-        put_global(out, "torch._utils", function);
-        out.extend_from_slice(b"((");
-        put_text(out, "storage");
-        put_global(out, storage.0, storage.1);
-        put_text(out, view.storage);
-        put_text(out, "cpu");
-        put_number(out, elements);
-        out.extend_from_slice(b"tQ");
-        put_number(out, view.first_element);
-        for numbers in [view.shape, view.strides] {
-            out.push(b'(');
-            for number in numbers {
-                put_number(out, *number);
-            }
-            out.push(b't');
-        }
-        // No gradient, no hooks.
-        out.push(0x89);
-        put_global(out, "collections", "OrderedDict");
-        out.extend_from_slice(b")R");
-        if let TorchType::Dtype(dtype) = kind {
-            put_global(out, "torch", dtype);
-        }
-        out.extend_from_slice(b"tR");
-        Ok(())
+    pub(super) fn tensor(&mut self, name: &str, tensor: &[u8]) {
+        self.pair(&Value::text(name), tensor);
     }
 
     /// Put a value under a name; false, and nothing put, when it has no plain form.
     pub(super) fn value(&mut self, name: &str, value: &Value) -> bool {
         let mut bytes = Vec::new();
-        if !put_value(&mut bytes, value) {
-            return false;
+        let is_plain = put_value(&mut bytes, value);
+        if is_plain {
+            self.pair(&Value::text(name), &bytes);
         }
-        self.begin_pair(name);
-        self.out.extend_from_slice(&bytes);
+        is_plain
+    }
+
+    /// Put what a dict has, nested as it is, with the tensors that belong in it; false, and nothing put, where it is none.
+    pub(super) fn nest(&mut self, structure: &Value, nest: &mut Nest<'_>) -> bool {
+        let Some(pairs) = pairs_of(structure) else {
+            return false;
+        };
+        for (key, value) in pairs {
+            let (mut bytes, path) = (Vec::new(), path_of("", key));
+            if is_plain(key) && nest.put(&mut bytes, value, &path) {
+                self.pair(key, &bytes);
+            }
+        }
         true
     }
 
@@ -150,6 +133,147 @@ impl Pickle {
         self.out.push(b'.');
         self.out
     }
+}
+
+/// A structure on its way into a pickle.
+pub(super) struct Nest<'a> {
+    /// The bytes of tensors by their names, as [`put_tensor`] makes them; each is taken once or more.
+    pub(super) tensors: &'a BTreeMap<&'a str, Vec<u8>>,
+    pub(super) taken: BTreeSet<String>,
+    /// Values put.
+    pub(super) values: u64,
+    /// Paths of what has no plain form.
+    pub(super) left_out: Vec<String>,
+}
+
+impl Nest<'_> {
+    /// Put a value; false, and named as left out, where it has no plain form. Of a dict, only what has none is left out.
+    fn put(&mut self, out: &mut Vec<u8>, value: &Value, path: &str) -> bool {
+        let start = out.len();
+        if let Some(pairs) = pairs_of(value) {
+            match value {
+                Value::Named(Named::OrderedDict, _) => {
+                    put_global(out, "collections", "OrderedDict");
+                    out.extend_from_slice(b")R(");
+                }
+                _ => out.extend_from_slice(b"}("),
+            }
+            for (key, value) in pairs {
+                let (start, path) = (out.len(), path_of(path, key));
+                if !put_value(out, key) || !self.put(out, value, &path) {
+                    out.truncate(start);
+                }
+            }
+            out.push(b'u');
+            return true;
+        }
+        let is_put = match value {
+            Value::Tensor(name) => match self.tensors.get(name.as_str()) {
+                Some(bytes) => {
+                    self.taken.insert(name.clone());
+                    out.extend_from_slice(bytes);
+                    true
+                }
+                None => false,
+            },
+            Value::List(values) | Value::Tuple(values) => {
+                let (begin, end): (&[u8], u8) = match value {
+                    Value::List(_) => (b"](", b'e'),
+                    _ => (b"(", b't'),
+                };
+                out.extend_from_slice(begin);
+                let mut items = values.iter().enumerate();
+                let is_put = items.all(|(index, value)| self.put(out, value, &format!("{path}[{index}]")));
+                out.push(end);
+                // What could not be put is named already.
+                if !is_put {
+                    out.truncate(start);
+                    return false;
+                }
+                true
+            }
+            value => {
+                let is_put = put_value(out, value);
+                self.values += u64::from(is_put);
+                is_put
+            }
+        };
+        if !is_put {
+            out.truncate(start);
+            self.left_out.push(path.to_owned());
+        }
+        is_put
+    }
+}
+
+/// The pairs of a dict, of whichever kind it is.
+fn pairs_of(value: &Value) -> Option<&[(Value, Value)]> {
+    match value {
+        Value::Dict(pairs) => Some(pairs),
+        Value::Named(Named::OrderedDict, inner) => pairs_of(inner),
+        // What it makes for keys that are missing has no plain form.
+        Value::Named(Named::DefaultDict, inner) => match &**inner {
+            Value::Tuple(parts) => pairs_of(parts.get(1)?),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn path_of(path: &str, key: &Value) -> String {
+    let key = match key {
+        Value::Text(text) => text.clone(),
+        Value::Int(number) => number.to_string(),
+        key => format!("{key:?}"),
+    };
+    if path.is_empty() {
+        key
+    } else {
+        format!("{path}.{key}")
+    }
+}
+
+fn is_plain(value: &Value) -> bool {
+    put_value(&mut Vec::new(), value)
+}
+
+/// A tensor, as torch puts it together.
+pub(super) fn put_tensor(view: &TensorView<'_>) -> Result<Vec<u8>> {
+    let kind = torch_type(view.dtype)?;
+    let mut bytes = Vec::new();
+    let out = &mut bytes;
+    let (function, storage, elements) = match &kind {
+        TorchType::Storage(storage) => ("_rebuild_tensor_v2", ("torch", *storage), view.storage_elements),
+        TorchType::Dtype(_) => {
+            let bytes = view.storage_elements.saturating_mul(view.dtype.bits() / 8);
+            ("_rebuild_tensor_v3", ("torch.storage", "UntypedStorage"), bytes)
+        }
+    };
+    put_global(out, "torch._utils", function);
+    out.extend_from_slice(b"((");
+    put_text(out, "storage");
+    put_global(out, storage.0, storage.1);
+    put_text(out, view.storage);
+    put_text(out, "cpu");
+    put_number(out, elements);
+    out.extend_from_slice(b"tQ");
+    put_number(out, view.first_element);
+    for numbers in [view.shape, view.strides] {
+        out.push(b'(');
+        for number in numbers {
+            put_number(out, *number);
+        }
+        out.push(b't');
+    }
+    // No gradient, no hooks.
+    out.push(0x89);
+    put_global(out, "collections", "OrderedDict");
+    out.extend_from_slice(b")R");
+    if let TorchType::Dtype(dtype) = kind {
+        put_global(out, "torch", dtype);
+    }
+    out.extend_from_slice(b"tR");
+    Ok(bytes)
 }
 
 fn put_global(out: &mut Vec<u8>, module: &str, name: &str) {

@@ -1,19 +1,23 @@
 //! What `torch.save` writes: a zip archive of a pickle, which says what there is, and of the bytes of each storage.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use forebay_core::{Ledger, Result};
 
 use super::Job;
-use super::pickle::{Pickle, TensorView, has_type};
+use super::pickle::{Nest, Pickle, TensorView, has_type, put_tensor};
 use super::stream::Writer;
 use super::tensors::Tensor;
 use super::zip::Archive;
+use crate::value::Value;
 
 const FILE: &str = "model.pt";
 
 /// The folder that everything is in; torch takes any name.
 const FOLDER: &str = "model";
+
+/// The value in which the Python package keeps how a state is nested; structures of ranks that have others begin with it and a dot.
+const STRUCTURE: &str = "forebay.state";
 
 impl Job<'_> {
     pub(super) async fn torch(&mut self, file_name: Option<&str>) -> Result<()> {
@@ -38,6 +42,7 @@ impl Job<'_> {
 
     async fn pickle(&mut self, tensors: &[Tensor], storages: &Storages) -> Result<Vec<u8>> {
         let mut pickle = Pickle::new();
+        let mut made: BTreeMap<&str, Vec<u8>> = BTreeMap::new();
         for tensor in tensors {
             let number = storages.number_of.get(&tensor.target).copied().unwrap_or(0);
             let (first_element, strides) = match &tensor.view {
@@ -52,9 +57,29 @@ impl Job<'_> {
                 shape: &tensor.shape,
                 strides: &strides,
             };
-            pickle.tensor(&tensor.name, &view)?;
+            made.insert(&tensor.name, put_tensor(&view)?);
         }
-        for (name, new) in std::mem::take(&mut self.tensors.values) {
+        let values = std::mem::take(&mut self.tensors.values);
+        let mut nest = Nest {
+            tensors: &made,
+            taken: BTreeSet::new(),
+            values: 0,
+            left_out: Vec::new(),
+        };
+        let is_nested = match self.structure(&values).await? {
+            Some(structure) => pickle.nest(&structure, &mut nest),
+            None => false,
+        };
+        self.done.values += nest.values;
+        self.done.left_out.append(&mut nest.left_out);
+        // Those of ranks that have others than the first.
+        for (name, tensor) in made.iter().filter(|(name, _)| !nest.taken.contains(**name)) {
+            pickle.tensor(name, tensor);
+        }
+        for (name, new) in values {
+            if is_nested && (name == STRUCTURE || name.starts_with(&format!("{STRUCTURE}."))) {
+                continue;
+            }
             let value = self.checkpoint.value(&name).await?;
             match value {
                 Some(value) if pickle.value(&new, &value) => self.done.values += 1,
@@ -62,6 +87,17 @@ impl Job<'_> {
             }
         }
         Ok(pickle.finish())
+    }
+
+    /// How the state is nested, where that is known and all of it is wanted.
+    async fn structure(&self, values: &[(String, String)]) -> Result<Option<Value>> {
+        let is_there = values
+            .iter()
+            .any(|(name, new)| name == STRUCTURE && new == STRUCTURE);
+        if !is_there {
+            return Ok(None);
+        }
+        self.checkpoint.value(STRUCTURE).await
     }
 
     async fn archive(&self, writer: &mut Writer, pickle: Vec<u8>, storages: &[Tensor]) -> Result<Ledger> {

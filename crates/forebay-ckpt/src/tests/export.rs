@@ -173,6 +173,69 @@ async fn what_torch_reads_is_a_plain_archive() {
     }
 }
 
+/// The structure that the Python package saves beside the tensors: keys come once, in their dicts, and what has no plain form is named by its place.
+#[tokio::test]
+async fn what_torch_reads_is_nested_as_it_was_saved() {
+    let context = context();
+    let (store, to) = (memory(), memory());
+    let state = state(3);
+    let text = |text: &str| Value::text(text);
+    let tensor = |name: &str| Value::Tensor(name.to_owned());
+    let layer = vec![(text("inner-weight"), tensor("layer.0.weight"))];
+    let structure = Value::Dict(vec![
+        (
+            text("outer-model"),
+            Value::Named(Named::OrderedDict, Box::new(Value::Dict(layer))),
+        ),
+        (text("count"), Value::Int(5)),
+        (text("pair"), Value::Tuple(vec![Value::Int(1), Value::Float(2.0)])),
+        (text("gone"), tensor("nowhere")),
+        (
+            text("mixed"),
+            Value::Dict(vec![
+                (text("bytes"), Value::Bytes(vec![1])),
+                (Value::Int(7), Value::Bool(true)),
+                (
+                    text("list"),
+                    Value::List(vec![Value::None, Value::Bytes(vec![2])]),
+                ),
+            ]),
+        ),
+    ]);
+    let save = Save::begin(Arc::clone(&store), &context, options(7, 1, 1))
+        .await
+        .unwrap();
+    let mut all = items(&state, 1, 0, 1);
+    all.push(Item {
+        name: "forebay.state".to_owned(),
+        data: ItemData::Value(structure),
+    });
+    save.rank(0, all).await.unwrap();
+    save.commit(metadata(1.0), NO_WAIT).await.unwrap();
+    let checkpoint = open(&store, &context, 7).await;
+    let exported = export(&checkpoint, &to, &format(ExportFormat::Torch), &|_| {})
+        .await
+        .unwrap();
+    assert_eq!(exported.left_out, ["gone", "mixed.bytes", "mixed.list[1]"]);
+    let file = read(&to, "model.pt", &context).await;
+    let count = |word: &str| {
+        let windows = file.windows(word.len());
+        windows.filter(|window| *window == word.as_bytes()).count()
+    };
+    for word in ["outer-model", "inner-weight", "mixed", "pair"] {
+        assert_eq!(count(word), 1, "{word}");
+    }
+    // Under its name in the checkpoint it is not there once more; others, which the structure does not have, are.
+    assert_eq!(
+        (count("layer.0.weight"), count("gone"), count("bytes")),
+        (0, 0, 0)
+    );
+    let others = state.keys().filter(|name| *name != "layer.0.weight");
+    for name in others {
+        assert!(count(name) >= 1, "{name}");
+    }
+}
+
 #[tokio::test]
 async fn damage_leaves_no_file() {
     let context = context();

@@ -6,7 +6,7 @@ use crate::sandbox::Sandbox;
 #[test]
 fn what_is_no_result_of_a_benchmark_is_refused() {
     let sandbox = Sandbox::new();
-    let zero = r#"{"dir": "/x", "size": 1, "steps": [{"name": "write, durable", "bytes_per_s": 0}, {"name": "read back", "bytes_per_s": 1}]}"#;
+    let zero = r#"{"dir": "/x", "size": 1, "steps": [{"name": "write, durable", "bytes_per_s": 0}, {"name": "read back, next", "bytes_per_s": 1}]}"#;
     for (text, words) in [
         ("", "not the JSON of forebay bench"),
         ("{}", "not the JSON of forebay bench"),
