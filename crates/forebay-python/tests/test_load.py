@@ -294,6 +294,13 @@ def test_weights_are_dicts_that_go_elsewhere(file: Path) -> None:
         forebay.load(file, select=[])
 
 
+@pytest.mark.parametrize("shard", [(0, 2), (2, 2, {}), (-1, 2, {}), (0, 2, "a"), ("0", 2, {}), 5])
+def test_shards_that_are_none_are_named(file: Path, shard: Any) -> None:
+    with pytest.raises(forebay.InvalidInputError, match="shard="):
+        forebay.load(file, shard=shard)
+    assert forebay.load(file, "cpu:0", framework="numpy").keys() == forebay.load(file).keys()
+
+
 def test_types_that_numpy_has_not_are_no_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     header = json.dumps({"x": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}).encode()
     data = struct.pack("<Q", len(header)) + header + bytes(4)

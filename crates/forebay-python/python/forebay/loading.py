@@ -11,6 +11,7 @@ goes with the last of its tensors.
 from __future__ import annotations
 
 import json
+import operator
 import os
 import sys
 import warnings
@@ -58,8 +59,17 @@ def _urls(url: Url | Sequence[Url]) -> list[str]:
 def _shard(shard: Shard | None) -> tuple[int, int, list[tuple[str, int]]] | None:
     if shard is None:
         return None
-    rank, world, dims = shard
-    return rank, world, list(dims.items())
+    try:
+        rank, world, dims = shard
+        row = operator.index(rank), operator.index(world), [(name, dim) for name, dim in dims.items()]
+    except (TypeError, ValueError, AttributeError) as error:
+        message = f"shard={shard!r} is not (rank, world, {{pattern: dimension}})"
+        raise InvalidInputError(message) from error
+    if not 0 <= row[0] < row[1]:
+        raise InvalidInputError(
+            f"shard={shard!r}: ranks count from 0, and there is no rank {rank} of {world}"
+        )
+    return row
 
 
 def _texts(one: str | Sequence[str] | None) -> list[str]:
@@ -79,7 +89,9 @@ def _paths(one: Url | Sequence[Url] | None) -> list[str]:
 
 def _device(device: object) -> str:
     """Give the name of a device of torch or in words; ``cuda`` alone is the one that torch uses now."""
-    name = str(device)
+    name = f"cuda:{device}" if type(device) is int else str(device)
+    if name == "cpu:0":
+        return "cpu"
     torch = sys.modules.get("torch")
     if name == "cuda" and torch is not None and torch.cuda.is_initialized():
         return f"cuda:{torch.cuda.current_device()}"
