@@ -484,16 +484,28 @@ mod tests {
     fn footers_that_lie_about_types_are_refused_at_once() {
         let huge = [0xf1, 0xff, 0xff, 0xff, 0xff, 0x07];
         // A field that nobody knows: in the footer, in an element of the schema, behind a version that says it is a struct, where the library reads a number.
+        // At last an order of columns that is a number, where the library takes two bytes of it for empty structs and goes on with the rest.
         let footers = [
-            [&[0x09, 0x50][..], &huge, &[0]].concat(),
-            [&[0x29, 0x1c, 0x09, 0x50][..], &huge, &[0, 0]].concat(),
-            [&[0x1c, 0x00, 0x09, 0x50][..], &huge, &[0]].concat(),
+            ("longer than", [&[0x09, 0x50][..], &huge, &[0]].concat()),
+            (
+                "longer than",
+                [&[0x29, 0x1c, 0x09, 0x50][..], &huge, &[0, 0]].concat(),
+            ),
+            (
+                "another type",
+                [&[0x1c, 0x00, 0x09, 0x50][..], &huge, &[0]].concat(),
+            ),
+            (
+                "another type",
+                [&[0x79, 0x1c, 0x27, 0, 0, 0x09, 0x50][..], &huge, &[0, 0]].concat(),
+            ),
         ];
-        for footer in footers {
+        for (why, footer) in footers {
             let end = [&(footer.len() as u32).to_le_bytes()[..], b"PAR1"].concat();
             let bytes = Bytes::from([b"PAR1", &footer[..], &end].concat());
             let error = File::from_bytes(&bytes, None).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert!(error.message().contains(why), "{error}");
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The Parquet library goes by the numbers of fields and believes their types, and steps over lists of truth values without a byte for each: a footer that lies
 //! about a type leads it to a list of two thousand million elements that is ten bytes long. A header that passes here is read by the library as it was read
-//! here, every step of which takes a byte.
+//! here, every step of which takes a byte. So the tables have all that the library knows (version 60); with a later one they are to be compared again.
 
 use forebay_core::{Error, ErrorKind, Result};
 
@@ -103,6 +103,7 @@ const LOGICAL: &Fields = &[
     (16, Struct(&[(1, Value(BYTE))])),
     (17, Struct(&[(1, Value(BINARY))])),
     (18, Struct(&[(1, Value(BINARY)), (2, Value(I32))])),
+    (19, Struct(&[])),
 ];
 
 /// `TimeType` and `TimestampType`: whether it is in UTC, and the unit, one of three empty structs.
@@ -168,6 +169,7 @@ const STATISTICS: &Fields = &[
     (6, Value(BINARY)),
     (7, Bool),
     (8, Bool),
+    (9, Value(I64)),
 ];
 
 /// `SizeStatistics`.
@@ -188,8 +190,8 @@ const BOX: &Fields = &[
 /// `KeyValue`.
 const PAIR: &Fields = &[(1, Value(BINARY)), (2, Value(BINARY))];
 
-/// `ColumnOrder`: one of them so far.
-const ORDER: &Fields = &[(1, Struct(&[]))];
+/// `ColumnOrder`: one of these.
+const ORDER: &Fields = &[(1, Struct(&[])), (2, Struct(&[])), (3, Struct(&[]))];
 
 /// Go through a struct: what is known must have its type, and everything must end.
 pub(super) fn check(reader: &mut Reader<'_>, fields: &Fields) -> Result<()> {
