@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use forebay_core::Result;
+use forebay_core::{Error, ErrorKind, Result};
 
-use crate::entry::Entry;
+use crate::entry::{Content, Entry};
 use crate::hash::Digest;
 use crate::names::{Attempt, WORLD_MAX};
 use crate::part::{ENTRIES_MAX, FORMAT, check_chunk_bytes, put_trailer, take_format};
@@ -154,7 +154,26 @@ impl PartialEq for Head<'_> {
 
 impl Eq for Head<'_> {}
 
-/// Write the index of the entries of all parts, merging them. `head.entries` is filled in.
+/// Neighbours in the order of the index are of one tensor, or have different names.
+fn check_alike(before: &Found, found: &Found) -> Result<()> {
+    let (Content::Slice { spec: a, .. }, Content::Slice { spec: b, .. }) =
+        (&before.entry.content, &found.entry.content)
+    else {
+        return Ok(());
+    };
+    if before.entry.name != found.entry.name || (a.dtype, &a.shape) == (b.dtype, &b.shape) {
+        return Ok(());
+    }
+    let message = format!(
+        "tensor {:?} is {} {:?} on rank {} and {} {:?} on rank {}",
+        found.entry.name, a.dtype, a.shape, before.rank, b.dtype, b.shape, found.rank
+    );
+    Err(Error::new(ErrorKind::InvalidInput, "commit", message)
+        .with_hint("give what each rank has for itself a name of its own"))
+}
+
+/// Write the index of the entries of all parts, merging them. `head.entries` is filled in. Slices of one name that are not of one tensor are refused: it could
+/// be loaded by nobody.
 pub(crate) fn encode(mut head: IndexHead, parts: &[PartEntries]) -> Result<IndexBytes> {
     let mut heads = BinaryHeap::new();
     for part in parts {
@@ -164,13 +183,17 @@ pub(crate) fn encode(mut head: IndexHead, parts: &[PartEntries]) -> Result<Index
     let mut bytes = Vec::new();
     let mut tree = NamedBuilder::new(&mut bytes, Kind::Index);
     let mut record = Vec::new();
+    let mut before: Option<Found> = None;
     while let Some(Head { found, left, rest }) = heads.pop() {
-        let Found { rank, entry } = found;
+        if let Some(before) = &before {
+            check_alike(before, &found)?;
+        }
         record.clear();
-        record.put_varint(u64::from(rank));
-        entry.put(&mut record);
-        tree.push(&entry.name, &record);
-        heads.extend(Head::of(rank, left, rest)?);
+        record.put_varint(u64::from(found.rank));
+        found.entry.put(&mut record);
+        tree.push(&found.entry.name, &record);
+        heads.extend(Head::of(found.rank, left, rest)?);
+        before = Some(found);
     }
     head.entries = tree.finish();
     let mut head_bytes = Vec::new();

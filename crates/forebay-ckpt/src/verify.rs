@@ -154,12 +154,28 @@ async fn verify_rank(
     let verified = verify_part(checkpoint, &part, &key, &mut report, tell).await;
     report.ledger.merge(&part.file.ledger());
     match verified {
-        Ok(tally) => Ok((report, Some(tally))),
+        Ok(tally) => {
+            if let Some(row) = manifest.parts.get(rank as usize) {
+                verify_size(checkpoint, &key, row.bytes, &mut report).await?;
+            }
+            Ok((report, Some(tally)))
+        }
         Err(error) => {
             report.damaged(key, None, damage_or_fail(error)?);
             Ok((report, None))
         }
     }
+}
+
+/// What lies behind the end of an object is read by nobody, and is damage all the same: it is not what was written.
+async fn verify_size(checkpoint: &Checkpoint, key: &Key, bytes: u64, report: &mut Verified) -> Result<()> {
+    let message = match checkpoint.source().store.head(key).await {
+        Ok(meta) if meta.size == bytes => return Ok(()),
+        Ok(meta) => format!("it has {} bytes, but {bytes} were written", meta.size),
+        Err(error) => damage_or_fail(error)?,
+    };
+    report.damaged(key.clone(), None, message);
+    Ok(())
 }
 
 async fn verify_part(

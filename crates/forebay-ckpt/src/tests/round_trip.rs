@@ -275,3 +275,28 @@ async fn every_hash_saves_and_verifies() {
         load_all(&checkpoint, &state).await.unwrap();
     }
 }
+
+/// Ranks that meet at the store alone cannot know what the others have; the commit does.
+#[tokio::test]
+async fn slices_of_one_name_that_are_of_two_tensors_are_not_committed() {
+    let context = context();
+    for (dtype, elements) in [(Dtype::F32, 3), (Dtype::I32, 2)] {
+        let store = memory();
+        let save = Save::begin(Arc::clone(&store), &context, options(1, 1, 2))
+            .await
+            .unwrap();
+        for (rank, (dtype, elements)) in [(0, (Dtype::F32, 2)), (1, (dtype, elements))] {
+            let buf = forebay_io::Buf::copy_of(&vec![0; elements * 4]).unwrap();
+            let spec = SliceSpec::whole(dtype, &[elements as u64]);
+            let item = Item {
+                name: "x".to_owned(),
+                data: ItemData::Slice(spec, buf),
+            };
+            save.rank(rank, vec![item]).await.unwrap();
+        }
+        let error = save.commit(metadata(1.0), NO_WAIT).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.message().contains("on rank 0 and"), "{error}");
+        assert!(list(Arc::clone(&store), &context).await.unwrap().is_empty());
+    }
+}

@@ -4,7 +4,7 @@ use std::ops::Add;
 
 use forebay_core::Result;
 
-use super::{Verified, damage_or_fail};
+use super::{Verified, damage_or_fail, verify_size};
 use crate::entry::Entry;
 use crate::hash::sha256;
 use crate::index::Found;
@@ -52,14 +52,17 @@ pub(super) async fn verify(
     of_parts: Option<Tally>,
     report: &mut Verified,
 ) -> Result<()> {
+    let manifest = checkpoint.manifest();
+    let key = piece_key(manifest.step, manifest.attempt, Piece::Index);
     let message = match tally(checkpoint).await {
         Ok(None) => return Ok(()),
-        Ok(of_index) if of_parts.is_none() || of_index == of_parts => return Ok(()),
+        Ok(of_index) if of_parts.is_none() || of_index == of_parts => {
+            let Some(row) = &manifest.index else { return Ok(()) };
+            return verify_size(checkpoint, &key, row.bytes, report).await;
+        }
         Ok(_) => "the index has other entries than the parts".to_owned(),
         Err(error) => damage_or_fail(error)?,
     };
-    let manifest = checkpoint.manifest();
-    let key = piece_key(manifest.step, manifest.attempt, Piece::Index);
     report.damaged(key, None, message);
     Ok(())
 }
