@@ -117,7 +117,7 @@ impl Engine for Psync {
     ) -> Completion<Result<AlignedBuf>> {
         self.workers.submit(move || {
             let _permit = permit;
-            whole::read(&files, buf)
+            whole::read(&files, buf, whole::How::Singly)
         })
     }
 }

@@ -248,7 +248,7 @@ impl Engine for Uring {
     ) -> Completion<Result<AlignedBuf>> {
         self.workers.submit(move || {
             let _permit = permit;
-            whole::read(&files, buf)
+            whole::read(&files, buf, whole::How::Waves)
         })
     }
 }

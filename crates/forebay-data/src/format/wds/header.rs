@@ -1,5 +1,7 @@
 //! The header block of a tar member, read and written.
 
+use std::iter::Sum;
+
 use super::{BLOCK_BYTES, Block};
 
 const NAME: std::ops::Range<usize> = 0..NAME_BYTES_MAX;
@@ -115,11 +117,12 @@ pub(super) fn has_checksum(block: &Block) -> bool {
 }
 
 /// Sum of all bytes, those of the checksum itself taken as spaces.
-fn sum<N: std::iter::Sum>(block: &Block, value: impl Fn(u8) -> N) -> N {
+fn sum<N: Sum>(block: &Block, value: impl Fn(u8) -> N) -> N {
     let (before, after) = (&block[..CHECKSUM.start], &block[CHECKSUM.end..]);
     let spaces = [b' '; CHECKSUM.end - CHECKSUM.start];
-    let bytes = before.iter().chain(&spaces).chain(after);
-    bytes.map(|byte| value(*byte)).sum()
+    // Part by part: a chain of them is added up byte by byte.
+    let parts = [before, &spaces, after].map(|part| part.iter().map(|byte| value(*byte)).sum());
+    parts.into_iter().sum()
 }
 
 /// A number: octal text, or binary where the highest bit is set.
