@@ -47,6 +47,8 @@ pub enum Shape {
     Fixed(usize),
     /// Value `i` lies between ends `i` and `i + 1`.
     Ends(Vec<u64>),
+    /// Each has a place of its own; what lies between them is none of it.
+    Places(Vec<Range<usize>>),
 }
 
 impl Column {
@@ -62,6 +64,7 @@ impl Column {
         let range = match &self.shape {
             Shape::Fixed(width) => index.checked_mul(*width)?..index.checked_add(1)?.checked_mul(*width)?,
             Shape::Ends(ends) => *ends.get(index)? as usize..*ends.get(index + 1)? as usize,
+            Shape::Places(places) => places.get(index)?.clone(),
         };
         self.data.get(range)
     }

@@ -4,6 +4,8 @@
 mod common;
 #[path = "parquet/damage.rs"]
 mod damage;
+#[path = "parquet/lent.rs"]
+mod lent;
 #[path = "parquet/made.rs"]
 mod made;
 #[path = "parquet/written.rs"]

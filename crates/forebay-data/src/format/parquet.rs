@@ -18,6 +18,7 @@ mod decode;
 mod encode;
 mod footer;
 mod known;
+mod lent;
 mod outline;
 mod pages;
 mod scan;

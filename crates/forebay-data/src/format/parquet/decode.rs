@@ -4,7 +4,7 @@
 //! filter? --outline of the footer--> cannot hold a row: nothing is read
 //!    | else: chunks of the filter's columns --decode--> rows that remain --none: done
 //!    v
-//! chunks of the other columns --merged ranges--> Chunks --checksums of the table--> pages walked --> library --> Column, ... --> Block
+//! chunks of the other columns --merged ranges--> Chunks --checksums of the table--> pages walked --> lent as they are, or library --> Column, ... --> Block
 //! ```
 //!
 //! Each leaf column is decoded by itself: an error names it, and the memory of its pages is given back before the next one.
@@ -24,6 +24,7 @@ use super::columns::Leaf;
 use super::contain::contained;
 use super::convert::{Joined, absent};
 use super::footer::{File, RowGroup, in_group};
+use super::lent;
 use super::pages::{self, Pages};
 use crate::block::{Block, Column};
 use crate::codec::{RATIO_FREE_BYTES, RATIO_MAX};
@@ -229,9 +230,13 @@ impl File {
             .saturating_mul(width + 4)
             .saturating_add(pages.raw_bytes);
         pages::check_decoded(decoded, span.len())?;
+        let schema = self.metadata.file_metadata().schema_descr();
+        if let Some(column) = lent::lend(&chunk, &pages, leaf, &schema.column(leaf.index)) {
+            return Ok(column);
+        }
         let bytes_max = span.len().saturating_mul(RATIO_MAX).max(RATIO_FREE_BYTES);
         let (batch_rows, reader) = self.plan(leaf, &pages, rows);
-        let mask = ProjectionMask::leaves(self.metadata.file_metadata().schema_descr(), [leaf.index]);
+        let mask = ProjectionMask::leaves(schema, [leaf.index]);
         contained("it", move || {
             let input = Held {
                 start: span.start(),

@@ -5,6 +5,7 @@
 //! how the column is decoded.
 
 use std::io::{self, Read};
+use std::ops::Range;
 
 use forebay_core::{ByteSize, Error, ErrorKind, Result};
 use parquet::basic::Compression;
@@ -29,10 +30,11 @@ const LZ4_RATIO_MAX: u64 = 255;
 const PLAIN: i32 = 0;
 const PLAIN_DICTIONARY: i32 = 2;
 const RLE_DICTIONARY: i32 = 8;
+const RLE: i32 = 3;
 const DELTA_LENGTH: i32 = 6;
 
 /// What the headers of a chunk's pages say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Pages {
     /// Values of all data pages, nulls included.
     pub(super) values: u64,
@@ -42,6 +44,29 @@ pub(super) struct Pages {
     pub(super) has_dictionary: bool,
     /// Some values are given by what they differ in from others.
     pub(super) has_deltas: bool,
+    /// The pages whose values stand there as they are.
+    pub(super) plain: Vec<PlainPage>,
+}
+
+/// A page of values that are neither encoded nor compressed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PlainPage {
+    /// Where its levels and values are in the chunk.
+    pub(super) body: Range<usize>,
+    /// Nulls included.
+    pub(super) values: u64,
+    pub(super) levels: Levels,
+    /// CRC-32 of the body, where the header has one.
+    pub(super) crc: Option<u32>,
+}
+
+/// How the levels before the values of a page tell how long they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Levels {
+    /// By themselves.
+    Prefixed,
+    /// By the header of the page.
+    Sized { repetition: usize, definition: usize },
 }
 
 #[derive(Debug, Default)]
@@ -51,8 +76,11 @@ struct Header {
     stored_bytes: Option<i32>,
     values: Option<i32>,
     encoding: Option<i32>,
-    /// Bytes of levels before the values, which are not compressed in pages of version 2.
-    levels_bytes: u64,
+    crc: Option<i32>,
+    /// Encoding of definition levels, in pages of version 1.
+    definition_encoding: Option<i32>,
+    /// Bytes of levels before the values, which are not compressed in pages of version 2: of repetitions and of definitions.
+    levels_bytes: [u64; 2],
     is_compressed: bool,
 }
 
@@ -79,6 +107,8 @@ pub(super) fn walk(chunk: &[u8], compression: Compression) -> Result<Pages> {
             .ok_or_else(|| named(corrupt("a page ends behind its column chunk")))?;
         check_inflated(body, &header, raw, compression).map_err(named)?;
         pages.add(&header, raw).map_err(named)?;
+        let body = at + start..at + start + stored;
+        pages.plain.extend(header.plain(body, raw, compression));
         at += start + stored;
     }
     Ok(pages)
@@ -117,6 +147,7 @@ impl Header {
                 (1, I32) => header.kind = Some(reader.i32()?),
                 (2, I32) => header.raw_bytes = Some(reader.i32()?),
                 (3, I32) => header.stored_bytes = Some(reader.i32()?),
+                (4, I32) => header.crc = Some(reader.i32()?),
                 (5 | 7, STRUCT) => header.read_inner(reader, false)?,
                 (8, STRUCT) => header.read_inner(reader, true)?,
                 (_, kind) => reader.skip(kind)?,
@@ -132,9 +163,11 @@ impl Header {
             match (tag.id, tag.kind, is_v2) {
                 (1, I32, _) => self.values = Some(reader.i32()?),
                 (2, I32, false) | (4, I32, true) => self.encoding = Some(reader.i32()?),
+                (3, I32, false) => self.definition_encoding = Some(reader.i32()?),
                 (5 | 6, I32, true) => {
                     let len = u64::try_from(reader.i32()?);
-                    self.levels_bytes += len.map_err(|_| corrupt("levels of a negative length"))?;
+                    let len = len.map_err(|_| corrupt("levels of a negative length"))?;
+                    self.levels_bytes[usize::from(tag.id == 5)] = len;
                 }
                 (7, 1 | 2, true) => self.is_compressed = tag.kind == 1,
                 (_, kind, _) => reader.skip(kind)?,
@@ -159,10 +192,37 @@ impl Header {
             );
             return Err(limit(message));
         }
-        if self.levels_bytes > raw || self.levels_bytes > stored {
+        if self.levels() > raw || self.levels() > stored {
             return Err(corrupt("levels that are longer than their page"));
         }
         Ok((raw, stored as usize))
+    }
+
+    /// Bytes of all levels that are not compressed.
+    fn levels(&self) -> u64 {
+        self.levels_bytes.iter().sum()
+    }
+
+    /// The page, where its values stand there as they are.
+    fn plain(&self, body: Range<usize>, raw: u64, compression: Compression) -> Option<PlainPage> {
+        let is_stored = compression == Compression::UNCOMPRESSED || !self.is_compressed;
+        if !is_stored || self.encoding != Some(PLAIN) || body.len() as u64 != raw {
+            return None;
+        }
+        let levels = match self.kind {
+            Some(DATA_PAGE) if self.definition_encoding == Some(RLE) => Levels::Prefixed,
+            Some(DATA_PAGE_V2) => Levels::Sized {
+                repetition: self.levels_bytes[0] as usize,
+                definition: self.levels_bytes[1] as usize,
+            },
+            _ => return None,
+        };
+        Some(PlainPage {
+            body,
+            values: u64::try_from(self.values?).ok()?,
+            levels,
+            crc: self.crc.map(i32::cast_unsigned),
+        })
     }
 }
 
@@ -172,8 +232,8 @@ fn check_inflated(body: &[u8], header: &Header, raw: u64, compression: Compressi
     if !header.is_compressed {
         return Ok(());
     }
-    let values = body.get(header.levels_bytes as usize..).unwrap_or_default();
-    let expected = raw.saturating_sub(header.levels_bytes);
+    let values = body.get(header.levels() as usize..).unwrap_or_default();
+    let expected = raw.saturating_sub(header.levels());
     if expected == 0 {
         return Ok(()); // No value at all: nothing is inflated.
     }
@@ -265,6 +325,7 @@ mod tests {
             raw_bytes: 50,
             has_dictionary: true,
             has_deltas: true,
+            plain: Vec::new(),
         };
         assert_eq!(pages, expected);
         for len in 1..chunk.len() {
