@@ -157,7 +157,13 @@ pub trait ShardWriter: fmt::Debug + Send {
         Ok(Vec::new())
     }
 
-    /// The shard, before compression.
+    /// The first parts of the shard, before compression, that will not change any more and were not taken before, in order. None where a format has to know
+    /// all samples before its first byte.
+    fn take_parts(&mut self) -> Vec<Buf> {
+        Vec::new()
+    }
+
+    /// The shard, before compression; what is left of it, where parts were taken.
     fn finish(self: Box<Self>) -> Result<Buf>;
 }
 

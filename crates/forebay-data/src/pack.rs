@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! input.rs: files.rs (a listing) or shards.rs (tables) --chunks, in order, read ahead--> shape.rs: filter, fields as they are written
-//!     --> cut.rs: where shards end --> jobs, several at once --> build.rs: writer -> bytes -> table, SHA-256 -> store
+//!     --> cut.rs: where shards end --> jobs.rs, several at once, as their samples come --> build.rs: writer -> parts -> table, SHA-256 -> store
 //!     --> in order: manifest; last of all it becomes visible
 //! ```
 //!
 //! - **Repeatable.** Where shards end is decided in one sequential pass over sizes; how many threads build them changes nothing.
-//! - **Bounded.** What is read ahead, shuffled, gathered and built fits into [`PackSpec::memory_bytes_max`] ([`memory`]); what cannot is refused.
+//! - **Bounded.** What is read ahead, shuffled and built fits into [`PackSpec::memory_bytes_max`] ([`memory`]); what cannot is refused.
 //! - **Resumable.** [`target`] keeps a plan of the run and a note of each finished shard beside the shards. A run with the same plan compares those with
 //!   their notes and goes on; another plan is refused.
 //! - **Atomic.** The manifest is written last. A target without one is not complete.
@@ -17,6 +17,7 @@ mod chunk;
 mod cut;
 mod files;
 mod input;
+mod jobs;
 mod memory;
 mod npy;
 mod output;
@@ -27,7 +28,6 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -43,8 +43,9 @@ use crate::format::mds;
 use crate::manifest::{FormatSpec, Manifest, ManifestWriter, SUMS_NAME, Sums};
 use crate::schema::Dtype;
 use build::{Builder, Built};
-use cut::{Cutter, Job};
-use input::{Chunks, Input, Reading};
+use cut::Cutter;
+use input::{Input, Reading};
+use jobs::Jobs;
 use memory::Shares;
 use plan::Plan;
 use shape::Shaper;
@@ -293,20 +294,18 @@ impl Run {
             return Ok(());
         }
         let output = Arc::clone(self.reading.shaper.output());
-        let jobs = Jobs {
-            cutter: Some(Cutter::new(
-                Arc::clone(&output),
-                self.spec.samples_per_shard,
-                left,
-                written.shards,
-                positions.start,
-            )),
-            chunks: self.input.chunks(positions, &self.reading),
-            ready: VecDeque::new(),
-        };
+        let cutter = Cutter::new(
+            Arc::clone(&output),
+            self.spec.samples_per_shard,
+            left,
+            written.shards,
+            positions.start,
+        );
+        let jobs = Jobs::new(cutter, self.input.chunks(positions, &self.reading));
         let builder = Builder {
             output,
             target: self.target.clone(),
+            memory: self.reading.memory.pool().clone(),
         };
         let builds = stream::unfold(jobs, |mut jobs| async move {
             let job = jobs.next().await?;
@@ -369,37 +368,5 @@ impl Run {
             written: written.ledger,
             ..PackReport::new(&manifest, &self.input, &self.shares)
         })
-    }
-}
-
-/// Shards to be built, as their samples come.
-struct Jobs {
-    /// Gone when there are no more samples.
-    cutter: Option<Cutter>,
-    chunks: Chunks,
-    ready: VecDeque<Job>,
-}
-
-impl Jobs {
-    async fn next(&mut self) -> Option<Result<Job>> {
-        loop {
-            if let Some(job) = self.ready.pop_front() {
-                return Some(Ok(job));
-            }
-            let cutter = self.cutter.as_mut()?;
-            let chunk = if cutter.is_full() {
-                None
-            } else {
-                self.chunks.next().await
-            };
-            match chunk {
-                Some(Ok(chunk)) => self.ready.extend(cutter.push(chunk)),
-                Some(Err(error)) => {
-                    self.cutter = None;
-                    return Some(Err(error));
-                }
-                None => self.ready.extend(self.cutter.take().and_then(Cutter::finish)),
-            }
-        }
     }
 }

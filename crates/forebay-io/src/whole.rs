@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn waves_come_in_the_order_of_the_list() {
         let dir = tempfile::tempdir().unwrap();
-        let texts: Vec<String> = (0..3 * WAVE_FILES_MAX + 1)
+        let texts: Vec<String> = (0..=3 * WAVE_FILES_MAX)
             .map(|index| index.to_string().repeat(index % 7))
             .collect();
         let mut files = Vec::new();

@@ -6,20 +6,30 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::chunk::Chunk;
+use super::memory::Held;
 use super::output::Output;
 
-/// A shard to be built.
+/// The next of a shard.
 #[derive(Debug)]
-pub(super) struct Job {
-    /// Its number.
+pub(super) struct Piece {
+    /// Number of the shard.
     pub(super) number: u64,
-    /// Positions of the input that it covers; samples that a filter left out among them.
-    pub(super) positions: Range<u64>,
-    /// Its samples.
-    pub(super) parts: Vec<(Arc<Chunk>, Range<usize>)>,
-    pub(super) samples: u64,
-    /// About as long as it will be before compression.
-    pub(super) bytes: u64,
+    pub(super) what: What,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    /// Some samples of a chunk.
+    Samples(Arc<Taken>, Range<usize>),
+    /// It is complete: the positions of the input that it covers, samples that a filter left out among them.
+    End(Range<u64>),
+}
+
+/// A chunk, with the room that is kept for it until the last shard has its samples.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) chunk: Chunk,
+    pub(super) _room: Held,
 }
 
 /// Cuts samples into shards.
@@ -35,7 +45,6 @@ pub(super) struct Cutter {
     end: u64,
     cost: u64,
     samples: u64,
-    parts: Vec<(Arc<Chunk>, Range<usize>)>,
 }
 
 impl Cutter {
@@ -56,7 +65,6 @@ impl Cutter {
             end: start,
             cost: 0,
             samples: 0,
-            parts: Vec::new(),
         }
     }
 
@@ -65,53 +73,55 @@ impl Cutter {
         self.left == 0
     }
 
-    /// Take the next samples; the shards that are complete with them.
-    pub(super) fn push(&mut self, chunk: Chunk) -> Vec<Job> {
-        let (chunk, mut jobs) = (Arc::new(chunk), Vec::new());
+    /// Take the next samples; the pieces of shards that they make.
+    pub(super) fn push(&mut self, taken: Taken) -> Vec<Piece> {
+        let (taken, mut pieces) = (Arc::new(taken), Vec::new());
+        let chunk = &taken.chunk;
+        let mut first = 0;
         for index in 0..chunk.len() {
             if self.left == 0 {
-                break;
+                pieces.extend(self.samples(&taken, first..index));
+                return pieces;
             }
             let cost = self.cost.saturating_add(chunk.cost(index));
             let is_full = self.samples >= self.samples_max || !self.output.fits(cost);
             if is_full && self.samples > 0 {
-                jobs.extend(self.cut());
+                pieces.extend(self.samples(&taken, first..index));
+                pieces.extend(self.cut());
+                first = index;
             }
-            self.take(&chunk, index);
+            self.cost = self.cost.saturating_add(chunk.cost(index));
+            self.samples += 1;
+            self.left -= 1;
+            self.end = chunk.position(index) + 1;
         }
-        jobs
+        pieces.extend(self.samples(&taken, first..chunk.len()));
+        pieces
     }
 
     /// There are no more samples.
-    pub(super) fn finish(mut self) -> Option<Job> {
+    pub(super) fn finish(mut self) -> Option<Piece> {
         self.cut()
     }
 
-    fn take(&mut self, chunk: &Arc<Chunk>, index: usize) {
-        match self.parts.last_mut() {
-            Some((last, range)) if Arc::ptr_eq(last, chunk) => range.end = index + 1,
-            _ => self.parts.push((Arc::clone(chunk), index..index + 1)),
-        }
-        self.cost = self.cost.saturating_add(chunk.cost(index));
-        self.samples += 1;
-        self.left -= 1;
-        self.end = chunk.position(index) + 1;
+    fn samples(&self, taken: &Arc<Taken>, range: Range<usize>) -> Option<Piece> {
+        (!range.is_empty()).then(|| Piece {
+            number: self.number,
+            what: What::Samples(Arc::clone(taken), range),
+        })
     }
 
-    fn cut(&mut self) -> Option<Job> {
+    fn cut(&mut self) -> Option<Piece> {
         if self.samples == 0 {
             return None;
         }
-        let job = Job {
+        let end = Piece {
             number: self.number,
-            positions: self.start..self.end,
-            parts: std::mem::take(&mut self.parts),
-            samples: self.samples,
-            bytes: self.output.bytes(self.cost),
+            what: What::End(self.start..self.end),
         };
         self.number += 1;
         self.start = self.end;
         (self.cost, self.samples) = (0, 0);
-        Some(job)
+        Some(end)
     }
 }

@@ -62,7 +62,7 @@ pub(super) struct Chunks {
     _feeding: Task<()>,
 }
 
-/// A chunk that is being made, and the room that is kept for it until somebody takes it.
+/// A chunk that is being made, and the room that is kept for it.
 pub(super) struct Coming {
     pub(super) chunk: Task<Chunk>,
     pub(super) room: Held,
@@ -77,14 +77,10 @@ impl Chunks {
         }
     }
 
-    /// The next chunk; `None` after the last.
-    pub(super) async fn next(&mut self) -> Option<Result<Chunk>> {
+    /// The next chunk, and the room that is kept for it; `None` after the last.
+    pub(super) async fn next(&mut self) -> Option<Result<(Chunk, Held)>> {
         match self.coming.recv().await? {
-            Ok(Coming { chunk, room }) => {
-                let chunk = chunk.await;
-                drop(room);
-                Some(chunk)
-            }
+            Ok(Coming { chunk, room }) => Some(chunk.await.map(|chunk| (chunk, room))),
             Err(error) => Some(Err(error)),
         }
     }
@@ -100,9 +96,9 @@ pub(super) struct Reading {
     pub(super) memory: Memory,
     /// For blocks of shards that were read.
     pub(super) windows: Room,
-    /// For chunks ahead of the cut, ...
+    /// For chunks ahead of the cut and on their way to builders.
     pub(super) chunks: Room,
-    /// ... of so many bytes.
+    /// Bytes of it that are for those ahead of the cut.
     pub(super) chunks_bytes: u64,
 }
 
@@ -120,7 +116,7 @@ impl Reading {
             threads: spec.threads,
             memory: Memory::new(spec)?,
             windows: Room::new(shares.windows_bytes),
-            chunks: Room::new(shares.chunks_bytes),
+            chunks: Room::new(shares.chunks_bytes.saturating_add(shares.waiting_bytes)),
             chunks_bytes: shares.chunks_bytes,
         })
     }

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! memory = windows, in use and read ahead  (shards as input: half of it with a shuffle, else an eighth)
-//!        + chunks, read or taken apart ahead of the cut
-//!        + one shard being gathered
-//!        + shards being built, SHARD_COPIES times their size each: as many at once as fit
+//!        + chunks, read or taken apart ahead of the cut, or on their way to a builder
+//!        + shards being built, with samples that wait for them: as many at once as fit
 //! ```
+//!
+//! A shard is built while its samples come, and takes no more than some parts where it can be stored in parts. Those of the next one only come when all of its own are there: where there
+//! are cores to build several at once, the samples of a whole shard may wait for each of them.
 //!
 //! Sizes are those in memory, after decompression. One window, chunk or shard is always possible, so what is larger than its share is there alone.
 
@@ -15,10 +17,16 @@ use forebay_core::{ByteSize, Error, ErrorKind, Result};
 use forebay_io::{AlignedBuf, BufPool, Pages, PoolConfig};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::PackSpec;
+use super::{PackFormat, PackSpec};
 
-/// What a shard being built holds, in times its size: its samples as they were read, its bytes, and those once more where they are compressed.
+/// What a shard being built holds, in times its size: samples that wait for it, its bytes, and those once more where they are compressed or put together at its end.
 const SHARD_COPIES: u64 = 3;
+
+/// The same where parts are stored while it grows.
+const GROWING_COPIES: u64 = 2;
+
+/// Building a shard keeps one thread busy, and reading for it another one.
+const THREADS_PER_SHARD: usize = 2;
 
 /// Most shards built at once.
 const SHARDS_AT_ONCE_MAX: usize = 64;
@@ -62,6 +70,8 @@ pub(super) struct Shares {
     pub(super) windows_bytes: u64,
     /// For chunks ahead of the cut.
     pub(super) chunks_bytes: u64,
+    /// For chunks on their way to the builders of their shards, besides.
+    pub(super) waiting_bytes: u64,
 }
 
 impl Shares {
@@ -77,12 +87,12 @@ impl Shares {
             "building shards of {} takes more than {} of memory: {} times their size, and {} for what is read ahead",
             ByteSize(shard),
             ByteSize(memory),
-            SHARD_COPIES + 1,
+            copies(spec) + 1,
             ByteSize(ahead)
         );
-        let smaller = memory.saturating_sub(ahead) / (SHARD_COPIES + 1);
+        let smaller = memory.saturating_sub(ahead) / (copies(spec) + 1);
         // Twice the shards and one more: a shuffle takes half of the memory.
-        let mut enough = (1..=2 * (SHARD_COPIES + 2)).map(|count| {
+        let mut enough = (1..=2 * (copies(spec) + 2)).map(|count| {
             shard
                 .saturating_mul(count)
                 .saturating_add(AHEAD_BYTES_MAX + CHUNKS_BYTES_MAX)
@@ -110,13 +120,25 @@ impl Shares {
             Reads::Windows => (2 * window_bytes(memory), apart),
         };
         let building = memory.saturating_sub(windows_bytes + chunks_bytes + spec.shard_bytes.min(memory));
-        let room = building / spec.shard_bytes.saturating_mul(SHARD_COPIES).max(1);
+        let room = building / spec.shard_bytes.saturating_mul(copies(spec)).max(1);
         let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let shards_at_once = spec.threads.min(room).min(SHARDS_AT_ONCE_MAX);
+        let waiting = shards_at_once.min(spec.threads / THREADS_PER_SHARD);
         Self {
-            shards_at_once: spec.threads.min(room).min(SHARDS_AT_ONCE_MAX),
+            shards_at_once,
             windows_bytes,
             chunks_bytes,
+            waiting_bytes: spec.shard_bytes.saturating_mul(waiting.saturating_sub(1) as u64),
         }
+    }
+}
+
+/// What a shard being built holds, in times its size.
+fn copies(spec: &PackSpec) -> u64 {
+    if spec.to == PackFormat::Wds && spec.compression.is_none() {
+        GROWING_COPIES
+    } else {
+        SHARD_COPIES
     }
 }
 
@@ -190,15 +212,14 @@ impl Room {
 
 #[cfg(test)]
 mod tests {
-    use super::super::PackFormat;
     use super::*;
 
-    fn spec(memory: u64, shard: u64) -> PackSpec {
+    fn spec(memory: u64, shard: u64, to: PackFormat) -> PackSpec {
         PackSpec {
             memory_bytes_max: memory,
             shard_bytes: shard,
             threads: 100,
-            ..PackSpec::new(PackFormat::Wds)
+            ..PackSpec::new(to)
         }
     }
 
@@ -210,11 +231,15 @@ mod tests {
                 (1 << 30, 20 << 20),
                 (64 << 20, 1 << 20),
             ] {
-                let shares = Shares::new(&spec(memory, shard), reads).unwrap();
-                let shards = shard * (1 + SHARD_COPIES * shares.shards_at_once as u64);
-                let held = shares.windows_bytes + shares.chunks_bytes + shards;
-                assert!(held <= memory, "{reads:?} {memory} {shard}: {held}");
-                assert!(held + SHARD_COPIES * shard > memory || shares.shards_at_once == SHARDS_AT_ONCE_MAX);
+                for (to, copies) in [(PackFormat::Wds, 2), (PackFormat::Mds, 3)] {
+                    let shares = Shares::new(&spec(memory, shard, to), reads).unwrap();
+                    let at_once = shares.shards_at_once as u64;
+                    let shards = shard * (1 + copies * at_once);
+                    let held = shares.windows_bytes + shares.chunks_bytes + shards;
+                    assert!(held <= memory, "{reads:?} {memory} {shard}: {held}");
+                    assert!(held + copies * shard > memory || at_once == SHARDS_AT_ONCE_MAX as u64);
+                    assert_eq!(shares.waiting_bytes, shard * (at_once.min(50) - 1));
+                }
             }
         }
     }
@@ -223,14 +248,17 @@ mod tests {
     fn shards_that_do_not_fit_are_refused_with_what_would() {
         for reads in [Reads::Files, Reads::Blocks, Reads::Windows] {
             for (memory, shard) in [(1u64 << 30, 1u64 << 30), (512 << 20, 256 << 20), (1, 1 << 20)] {
-                let error = Shares::new(&spec(memory, shard), reads).unwrap_err();
+                let error = Shares::new(&spec(memory, shard, PackFormat::Wds), reads).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidInput);
                 let hint = error.hint().unwrap().to_owned();
                 assert!(hint.contains("--shard-size"), "{hint}");
                 let asked = hint.split("--memory ").nth(1).unwrap();
                 let asked = asked.split(" or more").next().unwrap();
                 let asked: ByteSize = asked.parse().unwrap();
-                assert!(Shares::new(&spec(asked.0, shard), reads).is_ok(), "{hint}");
+                assert!(
+                    Shares::new(&spec(asked.0, shard, PackFormat::Wds), reads).is_ok(),
+                    "{hint}"
+                );
             }
         }
     }

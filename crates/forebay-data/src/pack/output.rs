@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Key, Result};
-use forebay_io::Buf;
+use forebay_io::{Buf, BufPool};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Codec;
@@ -78,17 +78,18 @@ pub(super) struct Output {
     is_listed: bool,
 }
 
+/// Files beside a shard, by their endings.
+type Sides = Vec<(&'static str, Vec<u8>)>;
+
 /// A shard in memory.
 #[derive(Debug)]
 pub(super) struct Sealed {
-    pub(super) key: Key,
-    /// As it is stored.
+    /// As it is stored; what is left of it, where parts were taken.
     pub(super) stored: Buf,
     /// Files that must be there before it.
     pub(super) sides: Vec<(Key, Vec<u8>)>,
-    pub(super) table: Table,
-    pub(super) raw_bytes: u64,
-    pub(super) codec: Codec,
+    /// Its table, its bytes before compression, and how it is compressed, where it was put together at its end.
+    pub(super) whole: Option<(Table, u64, Codec)>,
 }
 
 impl Output {
@@ -207,10 +208,13 @@ impl Output {
         self.bytes(cost) <= self.shard_bytes
     }
 
-    /// A shard to be filled, of about that many bytes.
-    pub(super) fn writer(&self, bytes: u64) -> Result<Box<dyn ShardWriter>> {
+    /// A shard to be filled, in parts of that many bytes where it can be stored while it grows.
+    pub(super) fn writer(&self, part_bytes: usize, memory: &BufPool) -> Result<Box<dyn ShardWriter>> {
         Ok(match (self.format, &self.mds) {
-            (PackFormat::Wds, _) => Box::new(WdsWriter::with_capacity(bytes as usize)?),
+            (PackFormat::Wds, _) if self.scan_parts().is_some() => {
+                Box::new(WdsWriter::in_parts(part_bytes, memory))
+            }
+            (PackFormat::Wds, _) => Box::new(WdsWriter::default()),
             (PackFormat::Mds, Some((settings, _))) => Box::new(settings.writer()?),
             (PackFormat::TfRecord, _) => Box::new(TfRecordWriter::new()),
             (PackFormat::Tokens, _) => Box::new(MegatronWriter::new(self.dtype)?),
@@ -253,18 +257,30 @@ impl Output {
         }
     }
 
-    /// Close a shard: its table, and its bytes as they are stored.
-    pub(super) fn seal(&self, number: u64, mut writer: Box<dyn ShardWriter>) -> Result<Sealed> {
-        let sides = writer.sides()?;
-        let made = writer.finish()?;
-        let raw = made.clone().into_bytes();
+    /// Makes the table of a shard whose parts are stored while it grows; `None` where it is put together at its end.
+    pub(super) fn scan_parts(&self) -> Option<Box<dyn Scan>> {
+        match (self.format, self.compression) {
+            (PackFormat::Wds, None) => Some(Box::new(WdsScan::default())),
+            _ => None,
+        }
+    }
+
+    /// Close a shard: what is left of it as it is stored, and its table where nobody else makes it.
+    pub(super) fn seal(&self, number: u64, rest: Buf, sides: Sides) -> Result<Sealed> {
+        if self.scan_parts().is_some() {
+            return Ok(Sealed {
+                stored: rest,
+                sides: Vec::new(),
+                whole: None,
+            });
+        }
+        let raw = rest.clone().into_bytes();
         let mut scan = self.scan(number, &raw, &sides)?;
         scan.feed(&raw)?;
         let table = scan.finish()?;
-        let raw_bytes = raw.len() as u64;
         let (stored, codec) = match self.compression.filter(|_| self.zstd_level.is_none()) {
             Some(compression) => (Buf::copy_of(&compression.compress(&raw)?)?, compression.codec()),
-            None => (made, Codec::None),
+            None => (rest, Codec::None),
         };
         let key = self.key(number)?;
         let stem = key.as_str().rsplit_once('.').map_or("", |(stem, _)| stem);
@@ -273,11 +289,8 @@ impl Output {
             .map(|(ending, bytes)| Ok((Key::parse(&format!("{stem}.{ending}"))?, bytes)));
         Ok(Sealed {
             sides: sides.collect::<Result<_>>()?,
-            key,
             stored,
-            table,
-            raw_bytes,
-            codec,
+            whole: Some((table, raw.len() as u64, codec)),
         })
     }
 

@@ -3,11 +3,13 @@
 mod going_on;
 mod memory_bound;
 mod others;
+mod parts;
 mod refused;
 mod round_trip;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_core::{Key, Limits, Location, Seed};
 use forebay_io::{DiskConfig, EngineChoice};
@@ -23,6 +25,20 @@ type Sample = (String, BTreeMap<String, Vec<u8>>);
 
 /// A sample to be written: its key and its fields.
 type Made<'a> = (&'a str, Vec<(Field, Vec<u8>)>);
+
+/// Counts bytes that were read.
+#[derive(Debug, Default)]
+struct Moved(AtomicU64);
+
+impl Progress for Moved {
+    fn planned(&self, _shards: u64, _bytes: u64) {}
+
+    fn moved(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn shard_done(&self, _shard: &Key, _samples: u64) {}
+}
 
 fn context() -> Context {
     let config = DiskConfig {

@@ -4,7 +4,7 @@
 //! as it is, is refused before any of it is written.
 
 use forebay_core::{Error, ErrorKind, Result};
-use forebay_io::Buf;
+use forebay_io::{Buf, BufPool};
 
 use super::header::{NAME_BYTES_MAX, PREFIX_BYTES_MAX, Written};
 use super::names::{self, FIELD_BAD, FIELD_LOCAL_PATH, FIELDS_RESERVED};
@@ -50,6 +50,10 @@ impl ShardWriter for WdsWriter {
         Ok(())
     }
 
+    fn take_parts(&mut self) -> Vec<Buf> {
+        self.bytes.take_full()
+    }
+
     fn finish(mut self: Box<Self>) -> Result<Buf> {
         let bytes = archive_bytes(self.bytes.len() as u64);
         self.bytes.fill_to(bytes as usize)?;
@@ -58,12 +62,12 @@ impl ShardWriter for WdsWriter {
 }
 
 impl WdsWriter {
-    /// An empty archive with memory for that many bytes.
-    pub fn with_capacity(bytes: usize) -> Result<Self> {
-        Ok(Self {
-            bytes: ShardBytes::with_capacity(bytes)?,
+    /// An empty archive in parts of that many bytes, which can be taken away while it grows.
+    pub(crate) fn in_parts(bytes: usize, memory: &BufPool) -> Self {
+        Self {
+            bytes: ShardBytes::in_parts(bytes, memory),
             key_before: String::new(),
-        })
+        }
     }
 
     /// The members of a sample, in order.
@@ -179,7 +183,7 @@ fn shortened(name: &str) -> Vec<u8> {
 }
 
 fn member_name(key: &str, field: &str) -> String {
-    format!("{key}.{field}")
+    [key, ".", field].concat()
 }
 
 /// Bytes that a sample takes in an archive.

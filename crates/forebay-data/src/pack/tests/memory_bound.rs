@@ -1,6 +1,6 @@
 //! What is held at once: reading waits for whoever takes what was read, and never for itself.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use forebay_core::ErrorKind;
@@ -9,20 +9,6 @@ use super::*;
 
 /// Longer than any of these takes: a run that waits for itself fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Counts bytes that were read.
-#[derive(Debug, Default)]
-struct Moved(AtomicU64);
-
-impl Progress for Moved {
-    fn planned(&self, _shards: u64, _bytes: u64) {}
-
-    fn moved(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    fn shard_done(&self, _shard: &Key, _samples: u64) {}
-}
 
 /// Bytes that are read while nobody takes a chunk.
 async fn read_ahead(from: &Arc<dyn Store>, spec: &PackSpec) -> u64 {
@@ -46,7 +32,7 @@ async fn read_ahead(from: &Arc<dyn Store>, spec: &PackSpec) -> u64 {
     let ahead = moved.0.load(Ordering::Relaxed);
     let mut samples = 0;
     while let Some(chunk) = chunks.next().await {
-        samples += chunk.unwrap().len() as u64;
+        samples += chunk.unwrap().0.len() as u64;
     }
     assert_eq!(samples, input.samples(), "and all of it comes");
     ahead

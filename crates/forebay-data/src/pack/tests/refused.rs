@@ -74,7 +74,14 @@ async fn a_long_file_that_changed_is_named() {
     let shares = Shares::new(&spec, input.reads()).unwrap();
     let reading = Reading::new(shaper, &context, &spec, &shares).unwrap();
     assert_eq!(
-        input.chunks(0..1, &reading).next().await.unwrap().unwrap().len(),
+        input
+            .chunks(0..1, &reading)
+            .next()
+            .await
+            .unwrap()
+            .unwrap()
+            .0
+            .len(),
         1
     );
     put(&*from, "a.dat", &vec![1; 700_000]).await;
