@@ -101,6 +101,15 @@ impl ShardSource {
         self.read_with(span, buf, &self.options()).await
     }
 
+    /// The same from the page cache, where all of it is in there.
+    pub(crate) async fn read_from_memory(&self, span: Span, buf: AlignedBuf) -> Result<(Bytes, Ledger)> {
+        let options = ReadOptions {
+            from_page_cache: true,
+            ..self.options()
+        };
+        self.read_with(span, buf, &options).await
+    }
+
     /// The same for callers that compare what they read with the manifest, and read it again by [`read_into`](Self::read_into) where it does not fit: what
     /// a cache holds may be damaged while the shard is whole.
     pub async fn read_to_check(&self, span: Span, buf: AlignedBuf) -> Result<(Bytes, Ledger)> {

@@ -128,7 +128,9 @@ impl GroupRead {
                 let message = format!("the shard ends within group {}", self.number);
                 return Err(Error::new(ErrorKind::Corrupt, "read group", message));
             }
-            let (bytes, ledger) = source.read_into(wide, memory(wide.len() as usize)?).await?;
+            let (bytes, ledger) = source
+                .read_from_memory(wide, memory(wide.len() as usize)?)
+                .await?;
             Ok((span.start(), bytes.slice(span.relative_to(wide.start())), ledger))
         });
         let reads: Vec<_> = reads.collect();

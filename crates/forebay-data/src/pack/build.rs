@@ -264,7 +264,7 @@ struct Making {
     output: Arc<Output>,
     number: u64,
     writer: Box<dyn ShardWriter>,
-    keys: HashSet<Box<str>>,
+    keys: Keys,
 }
 
 impl Making {
@@ -273,7 +273,7 @@ impl Making {
             writer: output.writer(part_bytes, memory)?,
             output,
             number,
-            keys: HashSet::new(),
+            keys: Keys::default(),
         })
     }
 
@@ -282,8 +282,8 @@ impl Making {
         let (chunk, output) = (&taken.chunk, &self.output);
         for index in range {
             let key = chunk.key(index);
-            if output.has_keys() && !self.keys.insert(key.into()) {
-                return Err(twice(key));
+            if output.has_keys() {
+                self.keys.add(key);
             }
             let added = chunk.with(index, output.fields(), output.has_key_field(), |sample| {
                 self.writer.add(sample)
@@ -296,9 +296,57 @@ impl Making {
 
     /// Close the shard.
     fn finish(mut self) -> Result<Sealed> {
+        if let Some(key) = self.keys.twice() {
+            return Err(twice(key));
+        }
         let sides = self.writer.sides()?;
         let rest = self.writer.finish()?;
         self.output.seal(self.number, rest, sides)
+    }
+}
+
+/// The keys of a shard, to tell whether two are the same. Most come in order, and then a look at the one before is enough.
+#[derive(Debug)]
+struct Keys {
+    text: String,
+    ends: Vec<usize>,
+    is_ascending: bool,
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self {
+            text: String::new(),
+            ends: Vec::new(),
+            is_ascending: true,
+        }
+    }
+}
+
+impl Keys {
+    fn add(&mut self, key: &str) {
+        let is_first = self.ends.is_empty();
+        self.is_ascending &= is_first || self.get(self.ends.len() - 1) < key;
+        self.text.push_str(key);
+        self.ends.push(self.text.len());
+    }
+
+    fn get(&self, index: usize) -> &str {
+        let start = index.checked_sub(1).and_then(|before| self.ends.get(before));
+        let end = self.ends.get(index).copied().unwrap_or_default();
+        self.text
+            .get(start.copied().unwrap_or(0)..end)
+            .unwrap_or_default()
+    }
+
+    /// A key that is there twice.
+    fn twice(&self) -> Option<&str> {
+        if self.is_ascending {
+            return None;
+        }
+        let mut seen = HashSet::with_capacity(self.ends.len());
+        let mut keys = (0..self.ends.len()).map(|index| self.get(index));
+        keys.find(|key| !seen.insert(*key))
     }
 }
 
@@ -337,4 +385,25 @@ fn given_up(key: &Key) -> Error {
 
 fn internal(message: &str) -> Error {
     Error::new(ErrorKind::Internal, "pack", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_key_that_is_there_twice_is_found(list in proptest::collection::vec("[a-c]{0,2}", 0..9), is_sorted in any::<bool>()) {
+            let mut list = list;
+            if is_sorted {
+                list.sort();
+            }
+            let mut keys = Keys::default();
+            list.iter().for_each(|key| keys.add(key));
+            let distinct: HashSet<&String> = list.iter().collect();
+            prop_assert_eq!(keys.twice().is_some(), distinct.len() < list.len());
+        }
+    }
 }

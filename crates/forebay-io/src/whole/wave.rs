@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::fill;
 
 /// Files that are open at once in a thread. More of them do not make a cold disk faster, and a process may have a thousand.
-pub(super) const WAVE_FILES_MAX: usize = 32;
+pub(super) const WAVE_FILES_MAX: usize = 64;
 
 thread_local! {
     /// `None` where the kernel has none for us.

@@ -185,9 +185,8 @@ impl Written<'_> {
 }
 
 fn put(block: &mut Block, at: usize, bytes: &[u8]) {
-    for (place, byte) in block[at..].iter_mut().zip(bytes) {
-        *place = *byte;
-    }
+    let len = bytes.len().min(BLOCK_BYTES - at);
+    block[at..at + len].copy_from_slice(&bytes[..len]);
 }
 
 /// Digits to fill the field but for the NUL at its end.

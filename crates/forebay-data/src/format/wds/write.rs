@@ -189,14 +189,21 @@ fn member_name(key: &str, field: &str) -> String {
 /// Bytes that a sample takes in an archive.
 pub(crate) fn sample_bytes(sample: SampleRef<'_>) -> u64 {
     let bytes = |(field, data): &(&crate::schema::Field, &[u8])| {
-        let name = member_name(sample.key, &field.name);
-        let records = match place(&name) {
-            Place::Records => member_bytes(pax::record("path", &name).len() as u64),
-            Place::Name | Place::Prefix(_) => 0,
-        };
-        records + member_bytes(data.len() as u64)
+        records_bytes(sample.key, &field.name) + member_bytes(data.len() as u64)
     };
     sample.fields.iter().map(bytes).sum()
+}
+
+/// Bytes of the header that a name needs for itself; none for nearly all.
+fn records_bytes(key: &str, field: &str) -> u64 {
+    if key.len() + 1 + field.len() <= NAME_BYTES_MAX && key.is_ascii() && field.is_ascii() {
+        return 0;
+    }
+    let name = member_name(key, field);
+    match place(&name) {
+        Place::Records => member_bytes(pax::record("path", &name).len() as u64),
+        Place::Name | Place::Prefix(_) => 0,
+    }
 }
 
 fn member_bytes(data: u64) -> u64 {
@@ -287,6 +294,15 @@ mod tests {
             if is_readable(&key, &field, &member_name(&key, &field)) {
                 prop_assert!(check_key(&key).is_ok() && check_field(&key, &field).is_ok());
             }
+        }
+    }
+
+    proptest! {
+        /// What is said of names without making them is what is so.
+        #[test]
+        fn names_are_measured_without_making_them(key in "[a/\u{e9}]{0,90}", field in "[a-c.\u{e9}]{0,20}") {
+            let is_long = place(&member_name(&key, &field)) == Place::Records;
+            prop_assert_eq!(records_bytes(&key, &field) > 0, is_long);
         }
     }
 
