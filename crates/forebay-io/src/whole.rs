@@ -53,8 +53,9 @@ impl From<Error> for Stop {
 fn read_places(files: &[(PathBuf, u64)], buf: &mut [u8], how: How) -> Result<(), Stop> {
     let (mut rest, mut files, mut how) = (buf, files, how);
     while !files.is_empty() {
-        let mut wave = Vec::with_capacity(WAVE_FILES_MAX.min(files.len()));
-        for (path, size) in files.iter().take(WAVE_FILES_MAX) {
+        let most = if how == How::Waves { WAVE_FILES_MAX } else { 1 };
+        let mut wave = Vec::with_capacity(most.min(files.len()));
+        for (path, size) in files.iter().take(most) {
             let file = match open(path, *size) {
                 // Those of this wave are closed before the next one.
                 Err(error) if is_full(&error) && !wave.is_empty() => break,

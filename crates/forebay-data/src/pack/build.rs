@@ -85,6 +85,9 @@ impl Builder {
         let (Some(made), Some(digested)) = (made, digested) else {
             return Err(given_up(&key));
         };
+        if meta.size != digested.bytes {
+            return Err(internal("a shard was stored with another size than it has"));
+        }
         let (table, raw_bytes, codec) = match (made.whole, digested.table) {
             (Some(whole), _) => whole,
             (None, Some(table)) => (table, digested.bytes, Codec::None),
@@ -171,13 +174,15 @@ impl Builder {
                 fed.map(|()| (sha256, scan))
             });
             (sha256, scan) = fed.await??;
-            if ready.send(part).await.is_err() {
-                break;
-            }
             if is_last {
+                // Before the last part goes out: what has no table does not become visible.
                 let table = scan.map(Scan::finish).transpose()?;
                 let sha256 = sha256_of(sha256)?;
-                return Ok(Some(Digested { sha256, bytes, table }));
+                let digested = Digested { sha256, bytes, table };
+                return Ok(ready.send(part).await.is_ok().then_some(digested));
+            }
+            if ready.send(part).await.is_err() {
+                break;
             }
         }
         Ok(None)
