@@ -77,6 +77,10 @@ struct Header {
     values: Option<i32>,
     encoding: Option<i32>,
     crc: Option<i32>,
+    /// Nulls, in pages of version 2.
+    nulls: Option<i32>,
+    /// Numbers of the structs for a kind of page that there are.
+    structs: Vec<i16>,
     /// Encoding of definition levels, in pages of version 1.
     definition_encoding: Option<i32>,
     /// Bytes of levels before the values, which are not compressed in pages of version 2: of repetitions and of definitions.
@@ -148,8 +152,10 @@ impl Header {
                 (2, I32) => header.raw_bytes = Some(reader.i32()?),
                 (3, I32) => header.stored_bytes = Some(reader.i32()?),
                 (4, I32) => header.crc = Some(reader.i32()?),
-                (5 | 7, STRUCT) => header.read_inner(reader, false)?,
-                (8, STRUCT) => header.read_inner(reader, true)?,
+                (5 | 7 | 8, STRUCT) => {
+                    header.structs.push(tag.id);
+                    header.read_inner(reader, tag.id == 8)?;
+                }
                 (_, kind) => reader.skip(kind)?,
             }
             before = tag.id;
@@ -163,6 +169,7 @@ impl Header {
             match (tag.id, tag.kind, is_v2) {
                 (1, I32, _) => self.values = Some(reader.i32()?),
                 (2, I32, false) | (4, I32, true) => self.encoding = Some(reader.i32()?),
+                (2, I32, true) => self.nulls = Some(reader.i32()?),
                 (3, I32, false) => self.definition_encoding = Some(reader.i32()?),
                 (5 | 6, I32, true) => {
                     let len = u64::try_from(reader.i32()?);
@@ -209,9 +216,9 @@ impl Header {
         if !is_stored || self.encoding != Some(PLAIN) || body.len() as u64 != raw {
             return None;
         }
-        let levels = match self.kind {
-            Some(DATA_PAGE) if self.definition_encoding == Some(RLE) => Levels::Prefixed,
-            Some(DATA_PAGE_V2) => Levels::Sized {
+        let levels = match (self.kind, &self.structs[..]) {
+            (Some(DATA_PAGE), [5]) if self.definition_encoding == Some(RLE) => Levels::Prefixed,
+            (Some(DATA_PAGE_V2), [8]) if self.nulls == Some(0) => Levels::Sized {
                 repetition: self.levels_bytes[0] as usize,
                 definition: self.levels_bytes[1] as usize,
             },
