@@ -406,7 +406,9 @@ mod tests {
                 list.sort();
             }
             let mut keys = Keys::default();
-            list.iter().for_each(|key| keys.add(key));
+            for key in &list {
+                keys.add(key);
+            }
             let distinct: HashSet<&String> = list.iter().collect();
             prop_assert_eq!(keys.twice().is_some(), distinct.len() < list.len());
         }
