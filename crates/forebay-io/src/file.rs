@@ -296,7 +296,7 @@ fn block_device_bytes(fd: &OwnedFd) -> u64 {
     rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)).unwrap_or(0)
 }
 
-fn open_error(path: &Path, error: io::Error) -> Error {
+pub(crate) fn open_error(path: &Path, error: io::Error) -> Error {
     let hint = match error.raw_os_error() {
         Some(libc::ELOOP) => Some("the path runs through a loop of symbolic links"),
         Some(libc::EISDIR) => Some("this is a directory; name a file in it"),

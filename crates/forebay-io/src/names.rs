@@ -3,14 +3,15 @@
 //! They are part of the engine seam, so that the simulation sees every step of a durable write and can stop after each of
 //! them. On a real machine they are plain system calls, run by worker threads.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, CWD, RenameFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Timespec, Timestamps};
 
 use crate::file::{File, OpenHow};
 
@@ -170,8 +171,13 @@ pub(crate) fn run(op: NameOp) -> Result<NameDone> {
         NameOp::Open { path, how } => File::open(&path, how).map(|file| NameDone::File(Arc::new(file))),
         NameOp::Stat { path } => stat(&path).map(NameDone::Stat),
         NameOp::StatMany { dir, names } => {
-            let stats = names.iter().map(|name| stat(&dir.join(name)));
-            Ok(NameDone::Stats(stats.collect()))
+            // From the directory itself: the way to it is walked once, not once for every name.
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let stats = match rustix::fs::open(&dir, flags, Mode::empty()) {
+                Ok(fd) => names.iter().map(|name| stat_at(&fd, &dir, name)).collect(),
+                Err(_) => names.iter().map(|name| stat(&dir.join(name))).collect(),
+            };
+            Ok(NameDone::Stats(stats))
         }
         NameOp::List { path } => list(&path).map(NameDone::Entries),
         NameOp::Rename {
@@ -211,8 +217,22 @@ pub(crate) fn foreign(op: &'static str, file: &File) -> Error {
 }
 
 fn stat(path: &Path) -> Result<FileStat> {
-    let stat =
-        rustix::fs::stat(path).map_err(|errno| Error::from_io("stat", errno.into()).at(path.display()))?;
+    match rustix::fs::stat(path) {
+        Ok(stat) => Ok(told(&stat, || path.to_owned())),
+        Err(errno) => Err(Error::from_io("stat", errno.into()).at(path.display())),
+    }
+}
+
+/// The same of a name in an open directory.
+fn stat_at(fd: impl AsFd, dir: &Path, name: &OsStr) -> Result<FileStat> {
+    match rustix::fs::statat(fd, name, AtFlags::empty()) {
+        Ok(stat) => Ok(told(&stat, || dir.join(name))),
+        Err(errno) => Err(Error::from_io("stat", errno.into()).at(dir.join(name).display())),
+    }
+}
+
+/// What the kernel tells of a name, whose path is only put together where that is not enough.
+fn told(stat: &rustix::fs::Stat, path: impl FnOnce() -> PathBuf) -> FileStat {
     let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
     let is_device = kind.is_block_device();
     let kind = match kind {
@@ -221,10 +241,10 @@ fn stat(path: &Path) -> Result<FileStat> {
         _ => FileKind::Other,
     };
     let nanos = |secs: i64, nsec: i64| secs.saturating_mul(1_000_000_000).saturating_add(nsec);
-    Ok(FileStat {
+    FileStat {
         kind,
         size: if is_device {
-            device_bytes(path)
+            device_bytes(&path())
         } else {
             stat.st_size as u64
         },
@@ -234,7 +254,7 @@ fn stat(path: &Path) -> Result<FileStat> {
         accessed_ns: nanos(stat.st_atime, stat.st_atime_nsec as i64),
         permissions: stat.st_mode & 0o7777,
         identity: (stat.st_dev, stat.st_ino),
-    })
+    }
 }
 
 /// Size of a block device, which stat does not tell; 0 when it cannot be opened.
@@ -396,6 +416,36 @@ fn touch(path: &Path) -> Result<NameDone> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_names_of_a_directory_are_each_what_they_are_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a"), "four").unwrap();
+        fs::create_dir(dir.path().join("d")).unwrap();
+        std::os::unix::fs::symlink("a", dir.path().join("l")).unwrap();
+        let many = |dir: &Path| {
+            let names = ["a", "none", "d", "l"].map(OsString::from).to_vec();
+            let dir = dir.to_owned();
+            match run(NameOp::StatMany { dir, names }).unwrap() {
+                NameDone::Stats(stats) => stats,
+                other => panic!("{other:?}"),
+            }
+        };
+        let stats = many(dir.path());
+        for (name, many) in ["a", "none", "d", "l"].iter().zip(stats) {
+            let path = dir.path().join(name);
+            match (stat(&path), many) {
+                (Ok(alone), Ok(many)) => assert_eq!(alone, many, "{name}"),
+                (Err(alone), Err(many)) => assert_eq!(alone.to_string(), many.to_string(), "{name}"),
+                (alone, many) => panic!("{name}: {alone:?}, {many:?}"),
+            }
+        }
+        let gone = many(&dir.path().join("gone"));
+        assert!(
+            gone.iter()
+                .all(|stat| stat.as_ref().unwrap_err().kind() == ErrorKind::NotFound)
+        );
+    }
 
     #[test]
     fn rename_without_replace_is_exclusive() {

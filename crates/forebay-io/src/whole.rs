@@ -3,6 +3,7 @@
 //! What a small file costs is not its bytes but the turns between the task that wants it and the thread that opens it, and those between the thread and a disk. So a thread takes
 //! a list, opens and looks at some of its files, and asks for all their bytes together ([`wave`]). The size each must have is said beforehand, by whoever listed it.
 
+mod budget;
 mod wave;
 
 use std::io;
@@ -14,6 +15,8 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::buf::AlignedBuf;
+use crate::file::open_error;
+use budget::Share;
 use wave::{Open, Unread, WAVE_FILES_MAX};
 
 /// How files are read.
@@ -52,11 +55,13 @@ impl From<Error> for Stop {
 
 fn read_places(files: &[(PathBuf, u64)], buf: &mut [u8], how: How) -> Result<(), Stop> {
     let (mut rest, mut files, mut how) = (buf, files, how);
+    let mut folder = Folder::default();
     while !files.is_empty() {
         let most = if how == How::Waves { WAVE_FILES_MAX } else { 1 };
-        let mut wave = Vec::with_capacity(most.min(files.len()));
-        for (path, size) in files.iter().take(most) {
-            let file = match open(path, *size) {
+        let share = Share::take(most.min(files.len()));
+        let mut wave = Vec::with_capacity(share.files());
+        for (path, size) in files.iter().take(share.files()) {
+            let file = match open(&mut folder, path, *size) {
                 // Those of this wave are closed before the next one.
                 Err(error) if is_full(&error) && !wave.is_empty() => break,
                 opened => opened?,
@@ -93,11 +98,37 @@ fn read_places(files: &[(PathBuf, u64)], buf: &mut [u8], how: How) -> Result<(),
     Ok(())
 }
 
+/// The folder of the last file. Files of one folder are opened from there: the way to it is walked once.
+#[derive(Debug, Default)]
+struct Folder {
+    path: PathBuf,
+    fd: Option<OwnedFd>,
+}
+
+impl Folder {
+    fn open(&mut self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return rustix::fs::open(path, flags, Mode::empty());
+        };
+        if parent.as_os_str() != self.path.as_os_str() {
+            let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            parent.clone_into(&mut self.path);
+            self.fd = rustix::fs::open(parent, how, Mode::empty()).ok();
+        }
+        match &self.fd {
+            Some(fd) => rustix::fs::openat(fd, name, flags, Mode::empty()),
+            None => rustix::fs::open(path, flags, Mode::empty()),
+        }
+    }
+}
+
 /// Open a file that must have that size.
-fn open(path: &Path, size: u64) -> Result<OwnedFd> {
+fn open(folder: &mut Folder, path: &Path, size: u64) -> Result<OwnedFd> {
     // Never waits for the other end of a pipe; what is no file has no size that could be right.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(path, error))?;
+    let file = folder
+        .open(path, flags)
+        .map_err(|error| open_error(path, error.into()))?;
     let stat = rustix::fs::fstat(&file).map_err(|error| failed(path, error))?;
     if !FileType::from_raw_mode(stat.st_mode).is_file() {
         let message = "this is not a regular file";
@@ -189,7 +220,10 @@ mod tests {
             .collect();
         let mut files = Vec::new();
         for (index, text) in texts.iter().enumerate() {
-            let path = dir.path().join(index.to_string());
+            // Of several folders, one after the other and back again.
+            let folder = dir.path().join((index / 5 % 3).to_string());
+            fs::create_dir_all(&folder).unwrap();
+            let path = folder.join(index.to_string());
             fs::write(&path, text).unwrap();
             files.push((path, text.len() as u64));
         }
@@ -205,7 +239,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "abcdef").unwrap();
-        let file = open(&path, 6).unwrap();
+        let file = open(&mut Folder::default(), &path, 6).unwrap();
         let mut place = *b"ab......";
         assert_eq!(fill(&file, &mut place[..6], 2).unwrap(), 6);
         assert_eq!(
@@ -225,7 +259,8 @@ mod tests {
     #[test]
     fn a_full_table_of_files_is_known() {
         let path = Path::new("file");
-        assert!(is_full(&failed(path, Errno::MFILE)) && is_full(&failed(path, Errno::NFILE)));
-        assert!(!is_full(&failed(path, Errno::NOENT)) && !is_full(&changed(path, 1, 2)));
+        let refused = |errno: Errno| open_error(path, errno.into());
+        assert!(is_full(&refused(Errno::MFILE)) && is_full(&refused(Errno::NFILE)));
+        assert!(!is_full(&refused(Errno::NOENT)) && !is_full(&changed(path, 1, 2)));
     }
 }

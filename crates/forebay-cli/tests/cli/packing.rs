@@ -1,7 +1,7 @@
 //! `pack`: folders to shards, shards to other shards, and what a killed run leaves.
 
 use std::collections::BTreeMap;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -60,6 +60,28 @@ fn a_folder_becomes_shards_that_verify_and_stream() {
         .exits(0)
         .json();
     assert_eq!(streamed["samples"], 300);
+}
+
+#[test]
+fn few_descriptors_are_enough() {
+    let sandbox = Sandbox::new();
+    for index in 0..5000 {
+        sandbox.file(&format!("raw/{index:04}.dat"), 4);
+    }
+    // Two waves would have as many: some are left for what is written.
+    let mut command = Command::new("/bin/sh");
+    let packed = command
+        .args([
+            "-c",
+            "ulimit -n 128; exec \"$0\" pack raw w --to wds --shard-size 300KiB",
+        ])
+        .arg(env!("CARGO_BIN_EXE_forebay"))
+        .current_dir(sandbox.work())
+        .env("HOME", sandbox.home())
+        .output()
+        .unwrap();
+    sandbox.ran(&packed).exits(0).says(&["packed 5000 samples"]);
+    sandbox.run(["verify", "w"]).exits(0);
 }
 
 #[test]

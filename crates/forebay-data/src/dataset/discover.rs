@@ -72,34 +72,58 @@ impl Family {
     }
 }
 
+/// Last parts of names that say how an object is compressed; what it holds is said before them.
+const COMPRESSIONS: [&str; 7] = ["gz", "zst", "zstd", "zlib", "bz2", "br", "snappy"];
+
+/// Last parts of names that say what an object holds.
+const ENDINGS: &[(&str, Family)] = &[
+    ("tar", Family::Wds),
+    ("tgz", Family::Wds),
+    ("mds", Family::Mds),
+    ("parquet", Family::Parquet),
+    ("pq", Family::Parquet),
+    ("tfrecord", Family::TfRecord),
+    ("tfrecords", Family::TfRecord),
+    ("tfrec", Family::TfRecord),
+    ("bin", Family::Tokens),
+    ("npy", Family::Tokens),
+    #[cfg(test)]
+    ("lines", Family::Lines),
+];
+
 /// What an object is by its name.
 pub(crate) fn family_of(key: &Key) -> Option<Family> {
-    let name = key.file_name().to_ascii_lowercase();
-    if key.as_str().split('/').any(|part| part.starts_with('.')) {
+    if is_hidden(key) {
         return None;
     }
-    let compressions = [".gz", ".zst", ".zstd", ".zlib", ".bz2", ".br", ".snappy"];
-    let plain = compressions.iter().find_map(|suffix| name.strip_suffix(suffix));
-    let plain = plain.unwrap_or(&name);
-    let extension = plain.rsplit_once('.').map_or("", |(_, extension)| extension);
-    match extension {
-        "tar" | "tgz" => Some(Family::Wds),
-        "mds" => Some(Family::Mds),
-        // `_metadata` and its like are not data.
-        "parquet" | "pq" if !name.starts_with('_') => Some(Family::Parquet),
-        "tfrecord" | "tfrecords" | "tfrec" => Some(Family::TfRecord),
-        "bin" | "npy" => Some(Family::Tokens),
-        #[cfg(test)]
-        "lines" => Some(Family::Lines),
-        _ => is_numbered(plain).then_some(Family::TfRecord),
+    let (name, mut plain) = (key.file_name(), key.file_name());
+    if let Some((stem, extension)) = name.rsplit_once('.')
+        && COMPRESSIONS.iter().any(|one| extension.eq_ignore_ascii_case(one))
+    {
+        plain = stem;
     }
+    let extension = plain.rsplit_once('.').map_or("", |(_, extension)| extension);
+    let is_it = |(ending, _): &&(&str, Family)| extension.eq_ignore_ascii_case(ending);
+    match ENDINGS.iter().find(is_it) {
+        // `_metadata` and its like are not data.
+        Some((_, Family::Parquet)) if name.starts_with('_') => None,
+        Some((_, family)) => Some(*family),
+        None => is_numbered(plain).then_some(Family::TfRecord),
+    }
+}
+
+/// True when a part of a key begins with a dot.
+fn is_hidden(key: &Key) -> bool {
+    key.as_str().starts_with('.') || key.as_str().contains("/.")
 }
 
 /// `name-00000-of-00010`: the way TensorFlow numbers files. With an extension behind it, the extension counts.
 fn is_numbered(name: &str) -> bool {
     let is_number = |part: &str| part.len() >= 5 && part.bytes().all(|byte| byte.is_ascii_digit());
     let mut parts = name.rsplit('-');
-    parts.next().is_some_and(is_number) && parts.next() == Some("of") && parts.next().is_some_and(is_number)
+    parts.next().is_some_and(is_number)
+        && parts.next().is_some_and(|part| part.eq_ignore_ascii_case("of"))
+        && parts.next().is_some_and(is_number)
 }
 
 /// Find out what is at the root of a store, or among the objects named.
@@ -183,7 +207,7 @@ pub(super) async fn list(store: &Arc<dyn Store>) -> Result<Vec<ObjectMeta>> {
         match row {
             Ok(Entry::Object(meta)) => {
                 let is_ours = matches!(meta.key.as_str(), MANIFEST_NAME | SUMS_NAME);
-                if !is_ours && !meta.key.as_str().split('/').any(|part| part.starts_with('.')) {
+                if !is_ours && !is_hidden(&meta.key) {
                     objects.push(meta);
                 }
             }

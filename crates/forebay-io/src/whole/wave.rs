@@ -11,8 +11,8 @@ use rustix::io::Errno;
 
 use super::fill;
 
-/// Files that are open at once in a thread. More of them make a cold disk little faster, and all threads together stay below the thousand that a process may have.
-pub(super) const WAVE_FILES_MAX: usize = 24;
+/// Files that are open at once in a thread. More of them make a cold disk little faster.
+pub(super) const WAVE_FILES_MAX: usize = 64;
 
 thread_local! {
     /// `None` where the kernel has none for us.
