@@ -5,12 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forebay_data::Block;
 use forebay_data::format::parquet::File;
-use forebay_data::format::scan_bytes;
+use forebay_data::format::{GroupDecoder, scan_bytes};
 use parquet::basic::{Compression, Encoding};
 use parquet::data_type::{ByteArray, ByteArrayType, FixedLenByteArray, FixedLenByteArrayType};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder, WriterVersion};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::ColumnPath;
 use proptest::prelude::*;
 
 type Values = Vec<Option<Vec<u8>>>;
@@ -25,30 +26,31 @@ fn plain(version: WriterVersion) -> WriterPropertiesBuilder {
         .set_write_batch_size(7)
 }
 
-/// A file of one column, of all its values in one row group.
+/// A file whose columns have the same values, all of them in one row group.
 fn written(schema: &str, values: &Values, properties: WriterPropertiesBuilder) -> Bytes {
     let schema = Arc::new(parse_message_type(schema).unwrap());
     let is_optional = schema.get_fields()[0].is_optional();
     let is_fixed = schema.get_fields()[0].get_physical_type() == parquet::basic::Type::FIXED_LEN_BYTE_ARRAY;
     let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties.build())).unwrap();
     let mut group = writer.next_row_group().unwrap();
-    let mut column = group.next_column().unwrap().unwrap();
     let levels: Vec<i16> = values.iter().map(|value| i16::from(value.is_some())).collect();
     let levels = is_optional.then_some(&levels[..]);
-    let present = values
-        .iter()
-        .flatten()
-        .map(|value| ByteArray::from(value.clone()));
-    if is_fixed {
-        let present: Vec<FixedLenByteArray> = present.map(FixedLenByteArray::from).collect();
-        let typed = column.typed::<FixedLenByteArrayType>();
-        typed.write_batch(&present, levels, None).unwrap();
-    } else {
-        let present: Vec<ByteArray> = present.collect();
-        let typed = column.typed::<ByteArrayType>();
-        typed.write_batch(&present, levels, None).unwrap();
+    while let Some(mut column) = group.next_column().unwrap() {
+        let present = values
+            .iter()
+            .flatten()
+            .map(|value| ByteArray::from(value.clone()));
+        if is_fixed {
+            let present: Vec<FixedLenByteArray> = present.map(FixedLenByteArray::from).collect();
+            let typed = column.typed::<FixedLenByteArrayType>();
+            typed.write_batch(&present, levels, None).unwrap();
+        } else {
+            let present: Vec<ByteArray> = present.collect();
+            let typed = column.typed::<ByteArrayType>();
+            typed.write_batch(&present, levels, None).unwrap();
+        }
+        column.close().unwrap();
     }
-    column.close().unwrap();
     group.close().unwrap();
     Bytes::from(writer.into_inner().unwrap())
 }
@@ -118,6 +120,21 @@ fn plain_bytes_are_lent_and_others_decoded() {
         let schema = "message m { optional fixed_len_byte_array(300) x; }";
         assert_eq!(read(&written(schema, &fixed, plain(version))), (fixed, true));
     }
+}
+
+#[test]
+fn what_a_lent_column_keeps_is_counted() {
+    let encoded = ColumnPath::from("y");
+    let properties =
+        plain(WriterVersion::PARQUET_1_0).set_column_encoding(encoded, Encoding::DELTA_LENGTH_BYTE_ARRAY);
+    let schema = "message m { required binary x; required binary y; }";
+    let file = File::from_bytes(&written(schema, &values(100, 100), properties), None).unwrap();
+    let read = |column| file.span(0, column).unwrap().len();
+    assert!(file.decoded_bytes(0, &[0]) <= read(0));
+    // The second column is decoded, and its chunk lies in what the first one keeps.
+    assert!(file.decoded_bytes(0, &[0, 1]) >= read(0) + 2 * read(1));
+    let alone = file.decoded_bytes(0, &[1]);
+    assert!(alone >= read(1) && alone < 2 * read(1), "{alone}");
 }
 
 #[test]

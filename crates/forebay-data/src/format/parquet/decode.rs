@@ -125,14 +125,8 @@ impl File {
         let mut chunks = Chunks::default();
         let mut ledger = Ledger::default();
         for span in &spans {
-            // Memory of the pool is leased once at a time: who holds some of it and waits for more may wait for ever. So pieces are copied out of
-            // it, unless there is only one.
-            if spans.len() == 1 && span.len() <= step {
-                let (bytes, read) = source.read(*span).await?;
-                ledger.merge(&read);
-                chunks.add(span.start(), bytes);
-                continue;
-            }
+            // Memory of the pool is leased once at a time: who holds some of it and waits for more may wait for ever, and values may be lent from
+            // what is given here. So pieces are copied out of it.
             let mut joined = Vec::new();
             for piece in span.pieces(step) {
                 let (bytes, read) = source.read(piece).await?;
@@ -442,14 +436,21 @@ impl GroupDecoder for File {
     fn decoded_bytes(&self, group: usize, columns: &[usize]) -> u64 {
         let rows = self.groups.get(group).map_or(0, |group| group.rows);
         let leaves = columns.iter().filter_map(|column| self.leaves.get(*column));
-        let bytes = leaves.map(|leaf| {
-            let stored = self.chunk(group, leaf.index).map_or(0, |(chunk, _)| {
-                u64::try_from(chunk.uncompressed_size()).unwrap_or(0)
-            });
+        let (mut read, mut decoded, mut is_lent) = (0u64, 0u64, false);
+        for (leaf, (chunk, span)) in
+            leaves.filter_map(|leaf| Some((leaf, self.chunk(group, leaf.index).ok()?)))
+        {
+            read = read.saturating_add(span.len());
+            if lent::may_lend(leaf, chunk) {
+                is_lent = true;
+                continue;
+            }
             // A dictionary makes pages smaller than what they become.
-            stored.max(rows.saturating_mul(leaf_width(leaf)))
-        });
-        bytes.fold(0, u64::saturating_add)
+            let raw = u64::try_from(chunk.uncompressed_size()).unwrap_or(0);
+            decoded = decoded.saturating_add(raw.max(rows.saturating_mul(leaf_width(leaf))));
+        }
+        // Columns are read together: one that is lent keeps the bytes of all, beside what the others become.
+        decoded.saturating_add(if is_lent { read } else { 0 })
     }
 
     fn decode(&self, chunks: &Chunks, table: &Arc<Table>, group: usize, columns: &[usize]) -> Result<Block> {

@@ -8,7 +8,8 @@ use std::ops::Range;
 
 use arrow_schema::DataType;
 use bytes::Bytes;
-use parquet::basic::Type;
+use parquet::basic::{Compression, Encoding, Type};
+use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::schema::types::ColumnDescriptor;
 
 use super::columns::Leaf;
@@ -20,6 +21,29 @@ const VALUE_BYTES_MIN: u64 = 64;
 
 /// Most bits of a definition level: structs in structs, and more of them than anybody has.
 const LEVEL_BITS_MAX: u32 = 8;
+
+/// Whether values of a chunk may be lent, as far as the footer tells.
+pub(super) fn may_lend(leaf: &Leaf, chunk: &ColumnChunkMetaData) -> bool {
+    use Encoding::{
+        BYTE_STREAM_SPLIT, DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, DELTA_LENGTH_BYTE_ARRAY, PLAIN_DICTIONARY,
+        RLE_DICTIONARY,
+    };
+    // The others are of levels.
+    let is_encoded = |encoding| {
+        matches!(
+            encoding,
+            PLAIN_DICTIONARY
+                | RLE_DICTIONARY
+                | DELTA_BINARY_PACKED
+                | DELTA_LENGTH_BYTE_ARRAY
+                | DELTA_BYTE_ARRAY
+                | BYTE_STREAM_SPLIT
+        )
+    };
+    chunk.compression() == Compression::UNCOMPRESSED
+        && !chunk.encodings().any(is_encoded)
+        && Values::of(leaf, chunk.column_descr()).is_some()
+}
 
 /// The column, where all its values can be lent from its chunk.
 pub(super) fn lend(
