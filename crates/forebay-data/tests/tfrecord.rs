@@ -25,7 +25,7 @@ fn expected(name: &str) -> Value {
     all[name].clone()
 }
 
-fn read(format: TfRecord, name: &str) -> Block {
+fn read(format: &TfRecord, name: &str) -> Block {
     let bytes = fixture(&format!("{name}.tfrecord"));
     let table = scan_bytes(format.start(), &bytes, 13).unwrap();
     table.check(bytes.len() as u64).unwrap();
@@ -128,7 +128,7 @@ fn compare(block: &Block, expected: &Value) {
 
 #[test]
 fn plain_examples_have_the_values_tensorflow_wrote() {
-    let block = read(TfRecord::default(), "plain");
+    let block = read(&TfRecord::default(), "plain");
     compare(&block, &expected("plain"));
     let float_list = Kind::List {
         dtype: Dtype::Float32,
@@ -136,20 +136,20 @@ fn plain_examples_have_the_values_tensorflow_wrote() {
     let kinds: Vec<_> = block.fields().iter().map(|field| &field.kind).collect();
     assert_eq!(kinds, [&Kind::Bytes, &Kind::Varints, &float_list, &Kind::Varints]);
     compare(
-        &read(TfRecord::new(Records::Examples).with_lists(), "plain"),
+        &read(&TfRecord::new(Records::Examples).with_lists(), "plain"),
         &expected("plain"),
     );
 }
 
 #[test]
 fn lists_of_any_length_and_unpacked_numbers_are_read() {
-    compare(&read(TfRecord::default(), "varying"), &expected("varying"));
-    compare(&read(TfRecord::default(), "unpacked"), &expected("unpacked"));
+    compare(&read(&TfRecord::default(), "varying"), &expected("varying"));
+    compare(&read(&TfRecord::default(), "unpacked"), &expected("unpacked"));
 }
 
 #[test]
 fn sequence_examples_have_context_and_lists() {
-    let block = read(TfRecord::default(), "sequence");
+    let block = read(&TfRecord::default(), "sequence");
     let expected = expected("sequence");
     for (row, expected) in rows(&block).into_iter().zip(expected.as_array().unwrap()) {
         let (context, lists) = (&expected["context"], &expected["feature_lists"]);
@@ -164,7 +164,7 @@ fn sequence_examples_have_context_and_lists() {
 
 #[test]
 fn raw_records_are_whole() {
-    let block = read(TfRecord::default(), "raw");
+    let block = read(&TfRecord::default(), "raw");
     assert_eq!(block.fields(), [Field::new("record", Kind::Bytes)]);
     let records: Vec<String> = (0..block.len())
         .map(|row| hex(block.field(row, 0).unwrap()))
@@ -194,11 +194,11 @@ fn write(block: &Block) -> Vec<u8> {
 #[test]
 fn what_we_write_is_byte_for_byte_what_tensorflow_writes() {
     for name in ["plain", "raw", "unpacked"] {
-        let written = write(&read(TfRecord::default(), name));
+        let written = write(&read(&TfRecord::default(), name));
         assert!(written == fixture(&format!("{name}.tfrecord")), "{name}");
     }
     // From arrays instead of features.
-    let plain = read(TfRecord::default(), "plain");
+    let plain = read(&TfRecord::default(), "plain");
     let label = Field::new(
         "label",
         Kind::Array {
@@ -235,7 +235,7 @@ fn what_we_write_is_byte_for_byte_what_tensorflow_writes() {
 
 #[test]
 fn a_sequence_example_survives_writing() {
-    let block = read(TfRecord::default(), "sequence");
+    let block = read(&TfRecord::default(), "sequence");
     let bytes = Bytes::from(write(&block));
     let table = scan_bytes(TfRecord::default().start(), &bytes, 1000).unwrap();
     let again = Block::from_bytes(Arc::new(table), 0..block.len() as u64, bytes, 0).unwrap();

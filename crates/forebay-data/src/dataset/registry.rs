@@ -108,7 +108,7 @@ fn columns(spec: &FormatSpec) -> Result<Option<Vec<String>>> {
     }
 }
 
-/// Parameters: `records` (`auto`, `examples` or `raw`), and `lists` where every feature is to be a list.
+/// Parameters: `records` (`auto`, `examples` or `raw`), and `lists` where every feature, or some of them by name, are to be given as lists.
 fn tfrecord(spec: &FormatSpec) -> Result<TfRecord> {
     let records = match text_param(spec, "records")? {
         None | Some("auto") => Records::Auto,
@@ -120,6 +120,10 @@ fn tfrecord(spec: &FormatSpec) -> Result<TfRecord> {
     match spec.params.get("lists") {
         None | Some(Value::Bool(false)) => Ok(format),
         Some(Value::Bool(true)) => Ok(format.with_lists()),
+        Some(Value::Array(names)) if names.iter().all(Value::is_string) => {
+            let names = names.iter().filter_map(|name| Some(name.as_str()?.to_owned()));
+            Ok(format.with_lists_of(names.collect()))
+        }
         Some(other) => Err(bad_param(spec, "lists", &other.to_string())),
     }
 }

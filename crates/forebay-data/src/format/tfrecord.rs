@@ -13,6 +13,8 @@ mod tests;
 mod wire;
 mod write;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use forebay_core::{Key, Result, crc32c};
 
@@ -47,11 +49,32 @@ pub enum Records {
     Raw,
 }
 
+/// Features that are given as the message of their list in every shard.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+enum Lists {
+    /// None: only where a record of the shard needs it.
+    #[default]
+    None,
+    /// These.
+    Named(Arc<[String]>),
+    All,
+}
+
+impl Lists {
+    fn has(&self, name: &str) -> bool {
+        match self {
+            Self::None => false,
+            Self::Named(names) => names.iter().any(|own| own == name),
+            Self::All => true,
+        }
+    }
+}
+
 /// The format.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct TfRecord {
     records: Records,
-    is_listed: bool,
+    lists: Lists,
 }
 
 impl TfRecord {
@@ -59,7 +82,7 @@ impl TfRecord {
     pub fn new(records: Records) -> Self {
         Self {
             records,
-            is_listed: false,
+            lists: Lists::None,
         }
     }
 
@@ -68,14 +91,23 @@ impl TfRecord {
     #[must_use]
     pub fn with_lists(self) -> Self {
         Self {
-            is_listed: true,
+            lists: Lists::All,
+            ..self
+        }
+    }
+
+    /// The same for the features of these names alone.
+    #[must_use]
+    pub fn with_lists_of(self, names: Vec<String>) -> Self {
+        Self {
+            lists: Lists::Named(names.into()),
             ..self
         }
     }
 
     /// A pass over a shard of which nothing need be known.
     pub fn start(&self) -> Box<dyn Scan> {
-        Box::new(scan::RecordScan::new(self.records, self.is_listed))
+        Box::new(scan::RecordScan::new(self.records, self.lists.clone()))
     }
 }
 

@@ -30,6 +30,9 @@ use crate::table::Table;
 /// Parts that are made and wait to be stored: one more is being filled meanwhile.
 const PARTS_READY_MAX: usize = 2;
 
+/// Parts that an upload to an object store can have.
+const PARTS_MAX: u64 = 10_000;
+
 /// A shard that is stored.
 #[derive(Debug)]
 pub(super) struct Built {
@@ -52,6 +55,8 @@ pub(super) struct Builder {
 struct Part {
     bytes: Buf,
     is_last: bool,
+    /// Bytes of the whole shard, where they are known.
+    size: Option<u64>,
 }
 
 /// A shard of which all parts are made.
@@ -128,8 +133,8 @@ impl Builder {
                     let full;
                     (making, full) = blocking(move || making.add(&taken, range)).await??;
                     for bytes in full {
-                        let is_last = false;
-                        if parts.send(Part { bytes, is_last }).await.is_err() {
+                        let (is_last, size) = (false, self.growing_size());
+                        if parts.send(Part { bytes, is_last, size }).await.is_err() {
                             return Ok(None);
                         }
                     }
@@ -148,6 +153,7 @@ impl Builder {
             let part = Part {
                 bytes: sealed.stored.slice(start..end),
                 is_last: end == len,
+                size: Some(len as u64),
             };
             if parts.send(part).await.is_err() {
                 return Ok(None);
@@ -193,10 +199,21 @@ impl Builder {
         usize::try_from(bytes).unwrap_or(usize::MAX).max(1)
     }
 
+    /// What a store is told of the size of a shard that grows: the most it can be, where stores would run out of numbers for its parts, and else nothing, for room
+    /// that is not needed in the end may not be there.
+    fn growing_size(&self) -> Option<u64> {
+        let most = self.output.shard_bytes();
+        (most.div_ceil(self.part_bytes() as u64) > PARTS_MAX).then_some(most)
+    }
+
     /// Store a shard as its parts come; at once, where there is only one.
     async fn store(&self, key: &Key, mut parts: mpsc::Receiver<Part>) -> Result<(ObjectMeta, Ledger)> {
         let first = parts.recv().await.ok_or_else(|| given_up(key))?;
-        let (store, options) = (self.target.store(), PutOptions::default());
+        let store = self.target.store();
+        let options = PutOptions {
+            size_hint: first.size,
+            ..PutOptions::default()
+        };
         let done = if first.is_last {
             store.put(key, Body::from(first.bytes), &options).await?
         } else {

@@ -59,7 +59,8 @@ impl Tally {
 /// Chunks in order, as they are read.
 pub(super) struct Chunks {
     coming: mpsc::Receiver<Result<Coming>>,
-    _feeding: Task<()>,
+    /// Gone when it has ended.
+    feeding: Option<Task<()>>,
 }
 
 /// A chunk that is being made, and the room that is kept for it.
@@ -73,15 +74,17 @@ impl Chunks {
     pub(super) fn new(coming: mpsc::Receiver<Result<Coming>>, feeding: Task<()>) -> Self {
         Self {
             coming,
-            _feeding: feeding,
+            feeding: Some(feeding),
         }
     }
 
     /// The next chunk, and the room that is kept for it; `None` after the last.
     pub(super) async fn next(&mut self) -> Option<Result<(Chunk, Held)>> {
-        match self.coming.recv().await? {
-            Ok(Coming { chunk, room }) => Some(chunk.await.map(|chunk| (chunk, room))),
-            Err(error) => Some(Err(error)),
+        match self.coming.recv().await {
+            Some(Ok(Coming { chunk, room })) => Some(chunk.await.map(|chunk| (chunk, room))),
+            Some(Err(error)) => Some(Err(error)),
+            // A feeder that failed is not the end of the samples.
+            None => self.feeding.take()?.await.err().map(Err),
         }
     }
 }
@@ -208,5 +211,25 @@ impl Input {
             Self::Files(files) => files.chunks(positions, reading),
             Self::Shards(shards) => shards.chunks(positions, reading),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_core::Error;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_feeder_that_fails_is_not_the_end() {
+        let (given, coming) = mpsc::channel(1);
+        let feeding = Task::spawn(async move {
+            drop(given);
+            Err(Error::new(ErrorKind::Internal, "list files", "it broke"))
+        });
+        let mut chunks = Chunks::new(coming, feeding);
+        let failed = chunks.next().await.expect("the error");
+        assert_eq!(failed.err().map(|error| error.kind()), Some(ErrorKind::Internal));
+        assert!(chunks.next().await.is_none());
     }
 }

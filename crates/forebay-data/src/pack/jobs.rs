@@ -28,7 +28,8 @@ pub(super) struct Job {
 /// The shards, in order, as they are begun.
 pub(super) struct Jobs {
     jobs: mpsc::Receiver<Result<Job>>,
-    _feeding: Task<()>,
+    /// Gone when it has ended.
+    feeding: Option<Task<()>>,
 }
 
 impl Jobs {
@@ -41,15 +42,18 @@ impl Jobs {
         };
         Self {
             jobs,
-            _feeding: Task::spawn(async move {
+            feeding: Some(Task::spawn(async move {
                 feeder.run(cutter, chunks).await;
                 Ok(())
-            }),
+            })),
         }
     }
 
     pub(super) async fn next(&mut self) -> Option<Result<Job>> {
-        self.jobs.recv().await
+        match self.jobs.recv().await {
+            None => self.feeding.take()?.await.err().map(Err),
+            job => job,
+        }
     }
 }
 

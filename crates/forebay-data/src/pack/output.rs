@@ -63,6 +63,9 @@ impl PackFormat {
     }
 }
 
+/// Encodings of TFRecord that are messages of lists.
+const LISTS: [&str; 3] = ["tf:bytes_list", "tf:float_list", "tf:int64_list"];
+
 /// How shards are written.
 #[derive(Debug)]
 pub(super) struct Output {
@@ -75,7 +78,8 @@ pub(super) struct Output {
     /// Settings, and a writer without samples to ask for sizes.
     mds: Option<(Settings, MdsWriter)>,
     dtype: Dtype,
-    is_listed: bool,
+    /// Fields of TFRecord that are messages of lists.
+    lists: Vec<String>,
 }
 
 /// Files beside a shard, by their endings.
@@ -119,8 +123,16 @@ impl Output {
             // Fields that it cannot hold are known now.
             ParquetWriter::new(&fields, ParquetOptions::default())?;
         }
-        let is_list = |field: &Field| matches!(field.kind, Kind::List { .. } | Kind::Varints);
-        let is_listed = format == PackFormat::TfRecord && fields.iter().any(is_list);
+        // Messages of lists, which some shards could hold as plain values: all shards are to be read alike. What is no message is written as a plain value.
+        let is_message = |field: &&Field| matches!(&field.kind, Kind::Encoded { encoding } if LISTS.contains(&encoding.as_str()));
+        let lists = match format {
+            PackFormat::TfRecord => fields
+                .iter()
+                .filter(is_message)
+                .map(|field| field.name.clone())
+                .collect(),
+            _ => Vec::new(),
+        };
         Ok(Self {
             format,
             fields,
@@ -130,12 +142,17 @@ impl Output {
             shard_bytes,
             mds,
             dtype,
-            is_listed,
+            lists,
         })
     }
 
     pub(super) fn fields(&self) -> &[Field] {
         &self.fields
+    }
+
+    /// Bytes that a shard has at most, before compression, unless a sample is longer.
+    pub(super) fn shard_bytes(&self) -> u64 {
+        self.shard_bytes
     }
 
     pub(super) fn has_key_field(&self) -> bool {
@@ -150,10 +167,10 @@ impl Output {
     /// What the manifest says.
     pub(super) fn spec(&self) -> FormatSpec {
         let spec = FormatSpec::new(self.format.name());
-        if self.is_listed {
-            spec.with("lists", true)
-        } else {
+        if self.lists.is_empty() {
             spec
+        } else {
+            spec.with("lists", self.lists.clone())
         }
     }
 
@@ -170,10 +187,10 @@ impl Output {
 
     fn tfrecord(&self) -> TfRecord {
         let format = TfRecord::new(Records::Auto);
-        if self.is_listed {
-            format.with_lists()
-        } else {
+        if self.lists.is_empty() {
             format
+        } else {
+            format.with_lists_of(self.lists.clone())
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use forebay_core::{Error, ErrorKind, Result};
 
 use super::example::{Feature, List};
-use super::{HEAD_BYTES, RECORD_FIELD, TAIL_BYTES};
+use super::{HEAD_BYTES, Lists, RECORD_FIELD, TAIL_BYTES};
 use crate::schema::{Dtype, Field, Kind};
 use crate::table::{Layout, Spans, Table, TableBuilder};
 
@@ -25,7 +25,7 @@ const ABSENT_FREE: u64 = 1 << 24;
 pub(super) struct Columns {
     by_name: HashMap<Box<str>, usize>,
     states: Vec<ColumnState>,
-    is_listed: bool,
+    lists: Lists,
     /// Features that records have.
     present: u64,
 }
@@ -33,6 +33,8 @@ pub(super) struct Columns {
 #[derive(Debug)]
 struct ColumnState {
     list: List,
+    /// All its rows are noted as messages.
+    is_listed: bool,
     /// First row that is noted as a message; all before are plain values.
     listed_from: Option<usize>,
     row_first: usize,
@@ -40,12 +42,12 @@ struct ColumnState {
 }
 
 impl Columns {
-    /// With `is_listed`, every feature is noted as its message.
-    pub(super) fn new(is_listed: bool) -> Self {
+    /// With features that are noted as their messages.
+    pub(super) fn new(lists: Lists) -> Self {
         Self {
             by_name: HashMap::new(),
             states: Vec::new(),
-            is_listed,
+            lists,
             present: 0,
         }
     }
@@ -82,7 +84,7 @@ impl Columns {
                 return Err(mixed(name, state, feature.list, row));
             }
             state.row_last = row;
-            if self.is_listed || !feature.is_plain {
+            if state.is_listed || !feature.is_plain {
                 state.listed_from.get_or_insert(row);
             }
             let range = feature.range.start as u64..feature.range.end as u64;
@@ -102,6 +104,7 @@ impl Columns {
         self.by_name.insert(name.into(), column);
         self.states.push(ColumnState {
             list,
+            is_listed: self.lists.has(name),
             listed_from: None,
             row_first: row,
             row_last: row,

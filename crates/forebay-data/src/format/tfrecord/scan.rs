@@ -7,7 +7,7 @@ use forebay_core::{Crc32c, Error, ErrorKind, Result};
 
 use super::columns::{Columns, give_records};
 use super::example::{self, Feature};
-use super::{DATA_BYTES_MAX, HEAD_BYTES, Records, TAIL_BYTES, length_of, mask};
+use super::{DATA_BYTES_MAX, HEAD_BYTES, Lists, Records, TAIL_BYTES, length_of, mask};
 use crate::format::Scan;
 use crate::table::{Table, TableBuilder};
 
@@ -59,14 +59,14 @@ const START: State = State::Head {
 };
 
 impl RecordScan {
-    pub(super) fn new(records: Records, is_listed: bool) -> Self {
+    pub(super) fn new(records: Records, lists: Lists) -> Self {
         Self {
             state: START,
             offset: 0,
             length: 0,
             crc: Crc32c::default(),
             builder: TableBuilder::default(),
-            columns: Columns::new(is_listed),
+            columns: Columns::new(lists),
             records,
             refusal: (records == Records::Raw).then_some("records are asked for"),
             data: Vec::new(),

@@ -29,7 +29,7 @@ fn shard(records: &[&[u8]]) -> Bytes {
         .into()
 }
 
-fn scan(format: TfRecord, bytes: &Bytes, step: usize) -> Result<Table> {
+fn scan(format: &TfRecord, bytes: &Bytes, step: usize) -> Result<Table> {
     let table = scan_bytes(format.start(), bytes, step)?;
     table.check(bytes.len() as u64)?;
     Ok(table)
@@ -82,7 +82,7 @@ fn extents_are_whole_records_and_fields_are_slices() {
         ("n", &message(3, &message(1, &[5, 0x80, 1]))),
     ]);
     let bytes = shard(&[&one, &example(&[])]);
-    let table = scan(TfRecord::default(), &bytes, 3).unwrap();
+    let table = scan(&TfRecord::default(), &bytes, 3).unwrap();
     assert_eq!(kinds(&table), [("a", &Kind::Bytes), ("n", &Kind::Varints)]);
     let block = block(&bytes, table);
     assert!(block.is_whole(0) && block.is_whole(1));
@@ -100,7 +100,7 @@ fn a_column_becomes_messages_when_one_record_needs_it() {
     let third = example(&[("a", &bytes_list(&[b""]))]);
     let none = example(&[("a", &bytes_list(&[])), ("b", b"")]);
     let bytes = shard(&[&none, &first, &second, &third]);
-    let table = scan(TfRecord::default(), &bytes, 1).unwrap();
+    let table = scan(&TfRecord::default(), &bytes, 1).unwrap();
     assert_eq!(kinds(&table), [("a", &encoded("tf:bytes_list"))]);
     let block = block(&bytes, table);
     let values = |row| {
@@ -122,7 +122,7 @@ fn lists_are_messages_from_the_beginning_when_asked_for() {
         ("i", &message(3, &[])),
     ]);
     let bytes = shard(&[&one]);
-    let table = scan(TfRecord::default().with_lists(), &bytes, 7).unwrap();
+    let table = scan(&TfRecord::default().with_lists(), &bytes, 7).unwrap();
     let expected = [
         ("a", &encoded("tf:bytes_list")),
         ("f", &encoded("tf:float_list")),
@@ -162,17 +162,17 @@ fn what_is_no_example_is_a_record() {
     ];
     for other in others {
         let bytes = shard(&[&good, other, b""]);
-        let table = scan(TfRecord::default(), &bytes, 5).unwrap();
+        let table = scan(&TfRecord::default(), &bytes, 5).unwrap();
         assert_eq!(kinds(&table), [("record", &Kind::Bytes)], "{other:x?}");
         let block = block(&bytes, table);
         let rows: Vec<_> = (0..3).map(|row| block.field(row, 0)).collect();
         assert_eq!(rows, [Some(&good[..]), Some(other), Some(b"")]);
-        let error = scan(TfRecord::new(Records::Examples), &bytes, 5).unwrap_err();
+        let error = scan(&TfRecord::new(Records::Examples), &bytes, 5).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         let place = format!("record 1 at offset {}", good.len() + 16);
         assert!(error.to_string().contains(&place), "{error}");
     }
-    let table = scan(TfRecord::new(Records::Raw), &shard(&[&good]), 5).unwrap();
+    let table = scan(&TfRecord::new(Records::Raw), &shard(&[&good]), 5).unwrap();
     assert_eq!(kinds(&table), [("record", &Kind::Bytes)]);
 }
 
@@ -187,12 +187,12 @@ fn unknown_fields_are_skipped_and_deep_messages_are_only_bytes() {
     }
     bytes.extend_from_slice(&deep);
     let bytes = shard(&[&bytes]);
-    let table = scan(TfRecord::new(Records::Examples), &bytes, 64).unwrap();
+    let table = scan(&TfRecord::new(Records::Examples), &bytes, 64).unwrap();
     assert_eq!(block(&bytes, table).field(0, 0), Some(&b"v"[..]));
     // A length that is written longer than it need be cannot be found again from the value: the message is kept.
     let long = message(1, b"\x0a\x81\x00v");
     let bytes = shard(&[&example(&[("a", &long)])]);
-    let table = scan(TfRecord::default(), &bytes, 64).unwrap();
+    let table = scan(&TfRecord::default(), &bytes, 64).unwrap();
     assert_eq!(kinds(&table), [("a", &encoded("tf:bytes_list"))]);
     let mut values = Vec::new();
     let block = block(&bytes, table);
@@ -204,7 +204,7 @@ fn unknown_fields_are_skipped_and_deep_messages_are_only_bytes() {
 fn a_feature_of_two_types_is_an_error_that_names_both_records() {
     let one = example(&[("a", &bytes_list(&[b"v"]))]);
     let two = example(&[("a", &message(3, &message(1, &[1])))]);
-    let error = scan(TfRecord::default(), &shard(&[&one, &two]), 9).unwrap_err();
+    let error = scan(&TfRecord::default(), &shard(&[&one, &two]), 9).unwrap_err();
     let text = error.to_string();
     assert!(
         text.contains("'a'") && text.contains("record 1") && text.contains("record 0"),
@@ -245,7 +245,7 @@ fn every_truncation_and_every_flipped_bit_is_seen() {
     let half = bytes.len() / 2;
     for len in 0..bytes.len() {
         let cut = bytes.slice(..len);
-        let scanned = scan(TfRecord::default(), &cut, 4);
+        let scanned = scan(&TfRecord::default(), &cut, 4);
         if len == 0 || len == half {
             assert_eq!(scanned.unwrap().samples(), (len / half) as u64);
         } else {
@@ -258,7 +258,7 @@ fn every_truncation_and_every_flipped_bit_is_seen() {
     for bit in 0..8 * bytes.len() {
         let mut damaged = bytes.to_vec();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        let error = scan(TfRecord::default(), &damaged.into(), 11).unwrap_err();
+        let error = scan(&TfRecord::default(), &damaged.into(), 11).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "bit {bit}");
         let is_head = bit / 8 % half < HEAD_BYTES;
         assert_eq!(
@@ -274,13 +274,13 @@ fn absurd_lengths_are_refused_and_nothing_is_allocated_for_large_ones() {
     for length in [u64::MAX, 1 << 63, DATA_BYTES_MAX + 1] {
         let head = length.to_le_bytes();
         let bytes = [&head[..], &mask(crc32c(&head)).to_le_bytes()].concat();
-        let error = scan(TfRecord::default(), &bytes.into(), 5).unwrap_err();
+        let error = scan(&TfRecord::default(), &bytes.into(), 5).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{length}");
     }
     // The largest that is allowed: nothing but the bytes that came is kept.
     let head = DATA_BYTES_MAX.to_le_bytes();
     let bytes = [&head[..], &mask(crc32c(&head)).to_le_bytes(), b"abc"].concat();
-    let error = scan(TfRecord::default(), &bytes.into(), 5).unwrap_err();
+    let error = scan(&TfRecord::default(), &bytes.into(), 5).unwrap_err();
     assert!(error.to_string().contains("ends within a record"), "{error}");
 }
 
@@ -428,8 +428,8 @@ proptest! {
             prop_assert_eq!(writer.shard_len(), expected);
         }
         let bytes = writer.finish().unwrap().into_bytes();
-        let table = scan(TfRecord::new(Records::Examples), &bytes, step).unwrap();
-        prop_assert_eq!(&table, &scan(TfRecord::default(), &bytes, usize::MAX).unwrap());
+        let table = scan(&TfRecord::new(Records::Examples), &bytes, step).unwrap();
+        prop_assert_eq!(&table, &scan(&TfRecord::default(), &bytes, usize::MAX).unwrap());
         let read = table.fields.clone();
         let block = block(&bytes, table);
         prop_assert_eq!(block.len(), rows.len());
@@ -452,10 +452,10 @@ proptest! {
     #[test]
     fn hostile_data_neither_panics_nor_escapes_its_record(data in prop::collection::vec(any::<u8>(), 0..200), step in 1usize..50) {
         let bytes = shard(&[&data, &example(&[("a", &data)])]);
-        let whole = scan(TfRecord::default(), &bytes, usize::MAX).map_err(|error| error.to_string());
-        let cut = scan(TfRecord::default(), &bytes, step).map_err(|error| error.to_string());
+        let whole = scan(&TfRecord::default(), &bytes, usize::MAX).map_err(|error| error.to_string());
+        let cut = scan(&TfRecord::default(), &bytes, step).map_err(|error| error.to_string());
         prop_assert_eq!(whole, cut);
         let raw = Bytes::from(data);
-        let _ = scan(TfRecord::default(), &raw, step);
+        let _ = scan(&TfRecord::default(), &raw, step);
     }
 }

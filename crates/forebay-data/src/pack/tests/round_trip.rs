@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::format::parquet::{ParquetOptions, ParquetWriter};
+use crate::format::tfrecord::TfRecordWriter;
 use crate::format::wds::WdsWriter;
 use crate::schema::Dtype;
 
@@ -249,6 +250,56 @@ async fn numbers_go_to_tokens_and_to_npy() {
     };
     run(&tokens, &wide, &spec).await.unwrap();
     assert_eq!(samples(&wide).await[3].1["tokens"].len(), 12);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_beside_them_leaves_other_fields_of_tfrecord_as_they_are() {
+    let from = memory_store();
+    let fields = [
+        Field::new("img", Kind::Bytes),
+        Field::new("ids", Kind::List { dtype: Dtype::Int32 }),
+    ];
+    let options = ParquetOptions {
+        has_keys: false,
+        ..ParquetOptions::default()
+    };
+    let writer = ParquetWriter::new(&fields, options).unwrap();
+    let ids = |ids: &[i32]| ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
+    let row = |img: &[u8], ids| {
+        let values = [img.to_vec(), ids];
+        ("", fields.iter().cloned().zip(values).collect())
+    };
+    let rows: Vec<Made<'_>> = vec![row(b"JPEGDATA", ids(&[1, 2])), row(b"PNG", ids(&[300]))];
+    shard_of(&*from, "a.parquet", Box::new(writer), &rows).await;
+    let packed = memory_store();
+    run(&from, &packed, &small(PackFormat::TfRecord)).await.unwrap();
+    // Once more, and with a feature that is a list of values in one record only, so that its message is what is read.
+    let many = memory_store();
+    let list = Kind::Encoded {
+        encoding: "tf:bytes_list".to_owned(),
+    };
+    let list = Field::new("many", list);
+    let row = |img: &[u8], values: &[u8]| {
+        let fields = [fields[0].clone(), list.clone()].into_iter();
+        ("", fields.zip([img.to_vec(), values.to_vec()]).collect())
+    };
+    let rows: Vec<Made<'_>> = vec![row(b"JPEGDATA", b"\n\x01a\n\x01b"), row(b"PNGPNGPN", b"\n\x01c")];
+    shard_of(&*many, "a.tfrecord", Box::new(TfRecordWriter::new()), &rows).await;
+    let again = memory_store();
+    let spec = PackSpec {
+        shard_bytes: 60,
+        ..small(PackFormat::TfRecord)
+    };
+    run(&many, &again, &spec).await.unwrap();
+    let (packed, again) = (samples(&packed).await, samples(&again).await);
+    assert_eq!(packed[0].1["img"], b"JPEGDATA");
+    assert_eq!(packed[0].1["ids"], [1, 2]);
+    assert_eq!(packed[1].1["img"], b"PNG");
+    assert_eq!(packed[1].1["ids"], [0xac, 2]);
+    assert_eq!(again[0].1["img"], b"JPEGDATA");
+    assert_eq!(again[0].1["many"], b"\n\x01a\n\x01b");
+    assert_eq!(again[1].1["img"], b"PNGPNGPN");
+    assert_eq!(again[1].1["many"], b"\n\x01c");
 }
 
 #[tokio::test(flavor = "multi_thread")]
