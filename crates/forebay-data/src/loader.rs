@@ -296,6 +296,12 @@ impl Loader {
         Some(Ok(batch))
     }
 
+    /// Take no more batches before the last one; tells whether all of the trace could be written.
+    pub fn end(&mut self) -> Result<()> {
+        self.is_over = true;
+        self.totals.finish()
+    }
+
     /// Where the run stands after the last batch handed over.
     pub fn position(&self) -> Position {
         self.at.0.position(self.at.1)

@@ -373,9 +373,9 @@ impl Order {
         if order.epoch(0).batches() == 0 {
             let batch = order.spec().batch_global();
             let message = format!("{samples} samples do not fill one batch of {batch} over all ranks");
-            return Err(invalid(message)
-                .with_field("batch_size")
-                .with_hint("use a smaller batch size, or let the last batch be short or wrap around"));
+            return Err(invalid(message).with_field("batch_size").with_hint(
+                "use a smaller batch size, or let the last batch be short (drop_last=False, no --drop-last)",
+            ));
         }
         Ok(order)
     }

@@ -134,6 +134,23 @@ impl Kind {
     }
 }
 
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes => f.write_str("bytes"),
+            Self::Text => f.write_str("text"),
+            Self::Json => f.write_str("JSON"),
+            Self::Decimal => f.write_str("a number as text"),
+            Self::Array { dtype, shape } if shape.is_empty() => write!(f, "one {dtype}"),
+            Self::Array { dtype, shape } => write!(f, "an array of {dtype} of shape {shape:?}"),
+            Self::List { dtype } => write!(f, "a list of {dtype}"),
+            Self::Varints => f.write_str("a list of integers"),
+            Self::Image => f.write_str("an image"),
+            Self::Encoded { encoding } => write!(f, "encoded as {}", encoding.escape_debug()),
+        }
+    }
+}
+
 /// One field.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Field {
@@ -191,12 +208,13 @@ impl From<Vec<Field>> for Schema {
 
 fn mixed(known: &Kind, field: &Field) -> Error {
     let message = format!(
-        "field '{}' is {:?} in this shard, but {known:?} in the ones before",
+        "field '{}' is {} in this shard, but {known} in the ones before",
         field.name.escape_debug(),
         field.kind
     );
-    Error::new(ErrorKind::Corrupt, "read schema", message)
-        .with_hint("stream shards of one schema together, or pack them anew")
+    Error::new(ErrorKind::Corrupt, "read schema", message).with_hint(
+        "stream shards of one schema together: name those, or put each kind into a folder of its own",
+    )
 }
 
 #[cfg(test)]

@@ -28,6 +28,10 @@ use options::Options;
 #[derive(Debug)]
 pub(crate) struct PyNativeStream {
     state: ForkGuard<Inside<Option<State>>>,
+    /// Batches that were taken from the loader. Python says how many of them it has given: an interruption may come between the two.
+    taken: u64,
+    /// The last of them, and where the stream stood before it, as JSON.
+    last: Option<(Py<PyNativeBatch>, String)>,
 }
 
 #[derive(Debug)]
@@ -111,26 +115,44 @@ impl PyNativeStream {
         let state = wait_telling(py, process, State::open(process, options), tell)?;
         Ok(Self {
             state: ForkGuard::new(Inside::new(process, Some(state))),
+            taken: 0,
+            last: None,
         })
     }
 
-    /// The next batch; None after the last.
-    fn next(&mut self, py: Python<'_>) -> PyResult<Option<PyNativeBatch>> {
+    /// The batch after the first `given`, which may be one that was taken before; None after the last.
+    fn next(&mut self, py: Python<'_>, given: u64) -> PyResult<Option<Py<PyNativeBatch>>> {
+        if let Some((last, _)) = self.last.as_ref().filter(|_| given < self.taken) {
+            self.state(py)?;
+            return Ok(Some(last.clone_ref(py)));
+        }
+        self.last = None;
+        let before = self.position(py, given)?;
         let state = self.state_mut(py)?;
         let process = state.process;
         let loader = state.loader().map_err(|error| errors::raise(py, &error))?;
         let next = wait(py, process, async { loader.next_batch().await.transpose() })?;
-        Ok(next.map(|batch| PyNativeBatch::new(process, batch, &state.sources)))
+        let next = next.map(|batch| Py::new(py, PyNativeBatch::new(process, batch, &state.sources)));
+        let next = next.transpose()?;
+        if let Some(next) = &next {
+            self.taken += 1;
+            self.last = Some((next.clone_ref(py), before));
+        }
+        Ok(next)
     }
 
-    /// Where it stands, as JSON.
-    fn position(&self, py: Python<'_>) -> PyResult<String> {
-        let position = self.state(py)?.position().to_json();
+    /// Where it stands after the first `given` batches, as JSON.
+    fn position(&self, py: Python<'_>, given: u64) -> PyResult<String> {
+        let state = self.state(py)?;
+        if let Some((_, before)) = self.last.as_ref().filter(|_| given < self.taken) {
+            return Ok(before.clone());
+        }
+        let position = state.position().to_json();
         position.map_err(|error| errors::raise(py, &error))
     }
 
-    /// Go on from a position.
-    fn restart(&mut self, py: Python<'_>, position: &str) -> PyResult<()> {
+    /// Go on from a position, after the first `given` batches.
+    fn restart(&mut self, py: Python<'_>, position: &str, given: u64) -> PyResult<()> {
         let state = self.state_mut(py)?;
         let outlook = Position::from_json(position)
             .and_then(|position| Outlook::new(&state.sources, &state.spec, Some(&position)));
@@ -141,6 +163,7 @@ impl PyNativeStream {
         }
         let gone = state.stop(outlook);
         in_runtime(py, state.process, gone);
+        (self.taken, self.last) = (given, None);
         Ok(())
     }
 
@@ -170,6 +193,7 @@ impl PyNativeStream {
 
     /// Stop everything.
     fn close(&mut self, py: Python<'_>) {
+        self.last = None;
         if let Some(state) = self.state.get_mut() {
             let process = state.as_ref().map(|state| state.process);
             let gone = state.take();

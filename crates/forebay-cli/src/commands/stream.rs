@@ -369,6 +369,7 @@ impl Run {
                 written => written?,
             }
         }
+        self.loader.end()?;
         Ok(End::Enough)
     }
 

@@ -107,6 +107,45 @@ fn the_report_has_what_scripts_need() {
 }
 
 #[test]
+fn a_mixture_leaves_no_field_out_without_a_word() {
+    let sandbox = with_data();
+    std::fs::create_dir(sandbox.path("more")).unwrap();
+    let mut writer = Box::new(WdsWriter::default());
+    let fields = ["bin", "cls", "txt"].map(|name| Field::new(name, Kind::Bytes));
+    for key in ["a", "b"] {
+        let fields: Vec<(&Field, &[u8])> = fields.iter().map(|field| (field, &b"1"[..])).collect();
+        writer.add(SampleRef { key, fields: &fields }).unwrap();
+    }
+    std::fs::write(sandbox.path("more/a.tar"), writer.finish().unwrap()).unwrap();
+    let mixed = [
+        "stream",
+        "data",
+        "more",
+        "--shuffle",
+        "--lanes",
+        "2",
+        "--batch-size",
+        "2",
+        "--batches",
+        "1",
+    ];
+    sandbox
+        .run(mixed)
+        .exits(2)
+        .says(&["a field 'txt'", "in common: bin,cls"]);
+    sandbox.run(mixed.iter().chain(&["--fields", "bin,cls"])).exits(0);
+}
+
+#[test]
+fn a_trace_that_could_not_be_written_is_told() {
+    let sandbox = with_data();
+    for batches in ["1", "1000"] {
+        let args = ["stream", "data", "--batches", batches, "--trace", "/dev/full"];
+        sandbox.run(args).exits(2).says(&["/dev/full", "No space left"]);
+    }
+}
+
+#[test]
 fn two_runs_give_every_sample_once() {
     let sandbox = with_data();
     let first = [

@@ -9,6 +9,7 @@ use super::StreamSpec;
 use super::decode::{Decode, Wanted};
 use crate::codec::Codec;
 use crate::dataset::Dataset;
+use crate::filter::KEY_COLUMN;
 use crate::manifest::Shard;
 use crate::order::{Cut, Last, Mixture, Order, OrderSpec, ShardSize, Shards, Source};
 use crate::schema::{Field, Kind};
@@ -140,6 +141,13 @@ impl Sources {
                 if is.is_none_or(|is| is.kind != field.kind) {
                     return Err(uncommon(field, is, first, other));
                 }
+            }
+            // What only a later one has would be left out without a word. Keys are no loss: they are not fields in every format.
+            let mut own = other.schema().fields().iter();
+            let is_lost =
+                |field: &&Field| field.name != KEY_COLUMN && first.schema().index_of(&field.name).is_none();
+            if let Some(field) = own.find(is_lost).filter(|_| spec.fields.is_none()) {
+                return Err(uncommon(field, None, first, other));
             }
         }
         Ok(wanted)

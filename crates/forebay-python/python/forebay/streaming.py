@@ -110,8 +110,9 @@ class Stream(Iterator[Batch]):
     ) -> None:
         """Open the data set; reading ahead begins with the first batch."""
         self._transform = transform
-        # Number in its epoch of the last batch that was given.
+        # Number in its epoch of the last batch that was given, and how many were.
         self.index = -1
+        self._given = 0
         # What is no function and none of ours is decoded by the threads that make the batches.
         by_threads = [
             (name, how)
@@ -159,12 +160,16 @@ class Stream(Iterator[Batch]):
 
     def __next__(self) -> Any:
         _numpy()
-        native = _alone(self._native.next)
+        native = _alone(self._native.next, self._given)
         if native is None:
             raise StopIteration
-        self.index = native.index
         batch = self._batch(native)
-        return batch if self._transform is None else self._transform(batch)
+        result = batch if self._transform is None else self._transform(batch)
+        # From here to the caller nothing is called, so no interruption comes between: whatever ends this
+        # earlier, the batch comes again, and the state is the one before it.
+        self.index = batch.index
+        self._given += 1
+        return result
 
     def _batch(self, native: NativeBatch) -> Batch:
         batch = Batch()
@@ -190,7 +195,7 @@ class Stream(Iterator[Batch]):
 
         A stream that is closed tells where it stood.
         """
-        position = _alone(self._native.position) if self._left is None else self._left[0]
+        position = _alone(self._native.position, self._given) if self._left is None else self._left[0]
         return json.loads(position)  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -201,7 +206,7 @@ class Stream(Iterator[Batch]):
             text = json.dumps(dict(state), separators=(",", ":"))
         except (TypeError, ValueError) as error:
             raise InvalidInputError(f"a state is a dict as state_dict() gives it: {error}") from error
-        _alone(self._native.restart, text)
+        _alone(self._native.restart, text, self._given)
         self._batches = self._native.batches
 
     def report(self) -> dict[str, Any]:
@@ -214,7 +219,8 @@ class Stream(Iterator[Batch]):
         if self._left is None:
             # In another process than the one it was opened in, there is nothing to tell.
             with contextlib.suppress(UnsupportedError):
-                self._left = _alone(self._native.position), _alone(self._native.report)
+                position = _alone(self._native.position, self._given)
+                self._left = position, _alone(self._native.report)
         _alone(self._native.close)
 
     def __enter__(self) -> Self:

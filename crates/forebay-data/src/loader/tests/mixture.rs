@@ -134,10 +134,17 @@ async fn what_cannot_be_mixed_is_refused_with_advice() {
 async fn fields_must_be_in_common() {
     let both = sources([1.0, 1.0]).await;
     let (numbers, _) = numbered_only(&[100]).await;
-    let uneven = Sources::mixed(vec![both.datasets()[0].clone(), numbers], None).unwrap();
-    let error = Loader::new(uneven.clone(), &spec(1, 0)).unwrap_err();
-    assert!(error.to_string().contains("'text'"), "{error}");
-    assert!(error.hint().unwrap().contains("in common: number"), "{error:?}");
+    let full = both.datasets()[0].clone();
+    let turned = Sources::mixed(vec![numbers.clone(), full.clone()], None).unwrap();
+    let uneven = Sources::mixed(vec![full, numbers], None).unwrap();
+    for sources in [&uneven, &turned] {
+        let error = Loader::new(sources.clone(), &spec(1, 0)).unwrap_err();
+        assert!(
+            error.to_string().contains("not all data sets have a field"),
+            "{error}"
+        );
+        assert!(error.hint().unwrap().contains("in common: number"), "{error:?}");
+    }
     let mut some = spec(1, 0);
     some.fields = Some(vec!["number".to_owned()]);
     let mut loader = Loader::new(uneven, &some).unwrap();
