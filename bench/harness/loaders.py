@@ -5,6 +5,7 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from .rounds import talk
 from .table import MIB, line
 
 BATCH = 256
-LIMIT = "fio, direct sequential read"
+LIMIT = "plain direct read"
+FIO = "fio, direct sequential read"
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,24 @@ def forebay_python(sets, name, form, is_cold, options=(), note=""):
     return fresh(sets, name, argv, path, is_cold, note)
 
 
-def limit(path):
-    """The disk alone: the same files from the front to the end, past the page cache."""
-    names = ":".join(sorted(name for name in files(path) if not name.endswith(("forebay.fbi", "SHA256SUMS"))))
-    arguments = [f"--filename={names}", "--file_service_type=sequential", "--rw=read", "--bs=4m"]
-    return Fio(LIMIT, [*arguments, "--iodepth=8"], "4 MiB, depth 8; no samples")
+def limits(sets, form, is_cold):
+    """The disk alone: the same files from the front to the end, past the page cache; well asked, and by
+    fio, whose memory lies in small pages.
+    """
+
+    def plain():
+        path = sets.get(form)
+        job = json.dumps({"folder": str(path), "count": sets.count})
+        argv = [sys.executable, "-m", "clients.read_plain", job]
+        return fresh(sets, LIMIT, argv, path, is_cold, "2 threads, 4 MiB, large pages; no samples")
+
+    def fio():
+        own = ("forebay.fbi", "SHA256SUMS")
+        names = ":".join(sorted(name for name in files(sets.get(form)) if not name.endswith(own)))
+        arguments = [f"--filename={names}", "--file_service_type=sequential", "--rw=read", "--bs=4m"]
+        return Fio(FIO, [*arguments, "--iodepth=8"], "4 MiB, depth 8; no samples")
+
+    return [Named(LIMIT, plain), Named(FIO, fio)]
 
 
 @dataclass(frozen=True)
@@ -141,7 +156,8 @@ class Loaders(Result):
     def heads(self):
         """Columns of ratios: a name, and the row that is 1."""
         top = next((row for row in self.rows if row.name == LIMIT and row.samples), None)
-        peers = [row for row in self.rows if row.name != LIMIT and not row.name.startswith("Forebay")]
+        ours = (LIMIT, FIO, "Forebay")
+        peers = [row for row in self.rows if not row.name.startswith(ours)]
         return [("of the limit", top), ("of the best peer", fastest(peers))]
 
     def markdown(self):

@@ -2,8 +2,8 @@
 shuffled, in batches of 256; tar shards of 256 MiB, and for every peer the format it is best with.
 
 Every round of every contender is a new process on files that are not in memory, and its second epoch;
-importing is not measured, opening is. The limit is fio on the tar shards. The peers have environments of
-their own (`requirements-stream.txt`, `requirements-tf.txt`), made on the first run.
+importing is not measured, opening is. The limit is plain direct reads of the tar shards. The peers have
+environments of their own (`requirements-stream.txt`, `requirements-tf.txt`), made on the first run.
 """
 
 import tempfile
@@ -11,14 +11,13 @@ import tempfile
 from clients.make_samples import images_bytes
 from harness.jobs import MIB
 from harness.loaders import (
-    LIMIT,
     Loaders,
     Named,
     Peer,
     Sets,
     forebay_python,
     forebay_rust,
-    limit,
+    limits,
     made,
     peer,
 )
@@ -65,7 +64,7 @@ def listed(sets):
         ("Forebay, Rust, TFRecord", forebay_rust, "tfrecord"),
         ("Forebay, Rust, files", forebay_rust, "files"),
     ]
-    entries = [Named(LIMIT, lambda: limit(sets.get("tar")))]
+    entries = limits(sets, "tar", is_cold=True)
     for name, how, form in own:
         entries.append(Named(name, lambda name=name, how=how, form=form: how(sets, name, form, True)))
     entries += [Named(one.name, lambda one=one: peer(sets, one, True)) for one in PEERS]

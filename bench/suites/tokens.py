@@ -2,8 +2,8 @@
 are one array; once from memory, once cold.
 
 Every round of every contender is a new process, and its second epoch; importing is not measured, opening
-is. The limit is fio on the raw file, past the page cache in both tables. The peers have environments of
-their own (`requirements-stream.txt`, `requirements-tf.txt`), made on the first run.
+is. The limit is plain direct reads of the raw file, past the page cache in both tables. The peers have
+environments of their own (`requirements-stream.txt`, `requirements-tf.txt`), made on the first run.
 """
 
 import tempfile
@@ -11,14 +11,13 @@ import tempfile
 from clients.make_samples import TOKENS
 from harness.jobs import MIB
 from harness.loaders import (
-    LIMIT,
     Loaders,
     Named,
     Peer,
     Sets,
     forebay_python,
     forebay_rust,
-    limit,
+    limits,
     made,
     peer,
 )
@@ -70,7 +69,7 @@ def listed(sets, is_cold):
     def own(how, name, form, index):
         return Named(name, lambda: how(sets, name, form, is_cold, index))
 
-    entries = [Named(LIMIT, lambda: limit(sets.get("raw")))]
+    entries = limits(sets, "raw", is_cold)
     for label, form, index in FORMS:
         entries.append(own(forebay_rust, f"Forebay, Rust, {label}", form, index))
         entries.append(own(forebay_python, f"Forebay, Python, {label}", form, index))
