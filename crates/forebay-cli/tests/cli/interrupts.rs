@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::sandbox::Sandbox;
+use super::sandbox::{Sandbox, wait_until};
 
 /// Large enough that no machine copies it before the signal comes.
 const LARGE: usize = 600_000_000;
@@ -35,7 +35,7 @@ fn signal(child: &Child, signal: Signal) {
 
 /// Start a copy and wait until its temporary file is there, so that it is under way.
 fn copy_under_way(sandbox: &Sandbox) -> Child {
-    let child = sandbox
+    let mut child = sandbox
         .command([
             "cp",
             "large",
@@ -48,9 +48,7 @@ fn copy_under_way(sandbox: &Sandbox) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    while sandbox.names("to").is_empty() {
-        std::thread::yield_now();
-    }
+    wait_until(&mut child, || !sandbox.names("to").is_empty());
     child
 }
 
@@ -113,9 +111,9 @@ fn a_tree_goes_on_where_it_was_interrupted() {
         .spawn()
         .unwrap();
     // Until some objects are there.
-    while std::fs::read_dir(sandbox.path("to")).map_or(0, Iterator::count) < 30 {
-        std::thread::yield_now();
-    }
+    wait_until(&mut child, || {
+        std::fs::read_dir(sandbox.path("to")).map_or(0, Iterator::count) >= 30
+    });
     signal(&child, Signal::INT);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let before = sandbox.names("to").len();
@@ -152,9 +150,9 @@ fn a_killed_tree_is_finished_by_the_same_command() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    while std::fs::read_dir(sandbox.path("to")).map_or(0, Iterator::count) < 5 {
-        std::thread::yield_now();
-    }
+    wait_until(&mut child, || {
+        std::fs::read_dir(sandbox.path("to")).map_or(0, Iterator::count) >= 5
+    });
     signal(&child, Signal::KILL);
     child.wait().unwrap();
     sandbox.run(["cp", "-r", "from", "to"]).exits(0);
@@ -193,9 +191,7 @@ fn a_reader_that_does_not_read_holds_nobody() {
                 .unwrap();
             // The pipe is full, and nobody will ever read from it.
             let stdout = child.stdout.take().unwrap();
-            while ioctl_fionread(&stdout).unwrap() < 65_536 {
-                std::thread::yield_now();
-            }
+            wait_until(&mut child, || ioctl_fionread(&stdout).unwrap() >= 65_536);
             signal(&child, sent);
             assert_eq!(child.wait().unwrap().code(), Some(code), "{args:?}");
         }
@@ -227,14 +223,12 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 #[test]
 fn an_interrupted_demo_leaves_nothing() {
     let sandbox = Sandbox::new();
-    let child = sandbox
-        .command(["demo", "--size", "2GiB"])
+    let mut child = sandbox
+        .command(["demo", "--size", "256MiB"])
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    while sandbox.names(".").is_empty() {
-        std::thread::yield_now();
-    }
+    wait_until(&mut child, || !sandbox.names(".").is_empty());
     signal(&child, Signal::INT);
     let output = child.wait_with_output().unwrap();
     sandbox.ran(&output).exits(130);

@@ -1,5 +1,6 @@
 //! `rm`: what it is told and no more, counted as it happens.
 
+use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Stdio;
 
@@ -7,7 +8,7 @@ use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::listing::tree;
-use super::sandbox::Sandbox;
+use super::sandbox::{Sandbox, wait_until};
 
 #[test]
 fn rm_removes_what_it_is_told_and_no_more() {
@@ -136,16 +137,15 @@ fn an_interrupted_rm_tells_what_it_removed_and_removes_no_more() {
         let name = format!("d/a-rather-long-name-so-that-the-pipe-is-full-before-the-end-{index}");
         sandbox.file(&name, 0);
     }
-    let child = sandbox
+    let mut child = sandbox
         .command(["rm", "-r", "-v", "d"])
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     // Nobody reads along, so it stands still in the middle of its work.
     let stderr = child.stderr.as_ref().unwrap();
-    while ioctl_fionread(stderr).unwrap() < 60_000 {
-        std::thread::yield_now();
-    }
+    let stderr = stderr.as_fd().try_clone_to_owned().unwrap();
+    wait_until(&mut child, || ioctl_fionread(&stderr).unwrap() >= 60_000);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     let ran = sandbox.ran(&output).exits(130);

@@ -1,10 +1,11 @@
 //! A machine of its own for each test: a folder, a home, and an environment with nothing else in it.
 
 use std::ffi::OsStr;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use tempfile::TempDir;
 
@@ -149,6 +150,21 @@ impl Sandbox {
             out: normal(&output.stdout),
             err: normal(&output.stderr),
         }
+    }
+}
+
+/// Wait until a program has come to where `is_there` says; one that ends before is told instead of waited for.
+#[track_caller]
+pub(crate) fn wait_until(child: &mut Child, is_there: impl Fn() -> bool) {
+    while !is_there() {
+        if let Some(status) = child.try_wait().unwrap() {
+            let mut text = String::new();
+            if let Some(mut stderr) = child.stderr.take() {
+                stderr.read_to_string(&mut text).unwrap();
+            }
+            panic!("it ended too early, {status}:\n{text}");
+        }
+        std::thread::yield_now();
     }
 }
 
