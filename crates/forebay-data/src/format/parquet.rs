@@ -17,6 +17,7 @@ mod convert;
 mod decode;
 mod encode;
 mod footer;
+mod json;
 mod known;
 mod lent;
 mod outline;

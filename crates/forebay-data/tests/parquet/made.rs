@@ -7,6 +7,7 @@ use forebay_core::ErrorKind;
 use forebay_data::format::parquet::File;
 use forebay_data::format::scan_bytes;
 use forebay_data::{Dtype, Kind};
+use parquet::basic::Encoding;
 use parquet::data_type::{ByteArray, ByteArrayType, Int32Type};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
@@ -48,6 +49,50 @@ fn lists_of_two_levels_are_read() {
         let block = file.decode_bytes(&extent, &table, 0, None, None).unwrap().block;
         let values: Vec<Option<usize>> = (0..4).map(|row| block.field(row, 0).map(<[u8]>::len)).collect();
         assert_eq!(values, [Some(8), None, Some(0), Some(4)], "{schema}");
+    }
+}
+
+/// One row with a list of text, written with an encoding.
+fn one_list(texts: &[ByteArray], properties: WriterProperties) -> Bytes {
+    let schema =
+        "message m { required group x (LIST) { repeated group list { required binary element (STRING); } } }";
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties)).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let mut repetition = vec![1; texts.len()];
+    repetition[0] = 0;
+    column
+        .typed::<ByteArrayType>()
+        .write_batch(texts, Some(&vec![1; texts.len()]), Some(&repetition))
+        .unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    Bytes::from(writer.into_inner().unwrap())
+}
+
+#[test]
+fn a_list_of_text_that_grows_in_one_row_is_no_bomb() {
+    let plain = || WriterProperties::builder().set_statistics_enabled(EnabledStatistics::None);
+    let entry = ByteArray::from("a".repeat(64 << 10).into_bytes());
+    let dictionary = one_list(&vec![entry; 20_000], plain().build());
+    let longer = (1..30_000).map(|len| ByteArray::from("a".repeat(len).into_bytes()));
+    let deltas = plain()
+        .set_dictionary_enabled(false)
+        .set_encoding(Encoding::DELTA_BYTE_ARRAY)
+        .set_data_page_size_limit(1 << 30)
+        .build();
+    let deltas = one_list(&longer.collect::<Vec<_>>(), deltas);
+    for bytes in [dictionary, deltas] {
+        assert!(bytes.len() < 1 << 20, "{}", bytes.len());
+        let file = File::from_bytes(&bytes, None).unwrap();
+        assert_eq!(file.fields()[0].kind, Kind::Json);
+        let table = Arc::new(scan_bytes(file.clone().scan(), &bytes, 1 << 20).unwrap());
+        let extent = file.groups()[0].extent;
+        let extent = bytes.slice(extent.start() as usize..extent.end() as usize);
+        let error = file.decode_bytes(&extent, &table, 0, None, None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+        assert!(error.message().starts_with("row group 0, column 'x'"), "{error}");
     }
 }
 

@@ -3,6 +3,8 @@
 //! The schema is the one the Parquet library infers, types of an embedded Arrow schema included. Two variants of it are asked for when
 //! decoding: in both, dictionaries are undone; bytes and text have 64-bit offsets (copied once into one
 //! buffer) in the one, and are views (a dictionary entry that stands in many rows is not repeated in memory) in the other.
+//!
+//! What has no kind of its own (maps, lists of text, of lists, of structs) becomes JSON, of all leaf columns it is made of.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,13 +19,17 @@ use crate::table::FIELDS_MAX;
 /// Most digits of a decimal that fits 64 bits whatever they are.
 pub(super) const DECIMAL_DIGITS_MAX: u8 = 18;
 
-/// A leaf column of the file that is a field.
+/// A leaf column of the file that is a field, or several that are one together.
 #[derive(Debug, Clone)]
 pub(super) struct Leaf {
     /// The field.
     pub(super) field: Field,
-    /// Number among the leaf columns of the file.
+    /// Number among the leaf columns of the file; the first, where there are several.
     pub(super) index: usize,
+    /// How many leaf columns it is made of.
+    pub(super) count: usize,
+    /// Its values are written as JSON.
+    pub(super) is_json: bool,
     /// Its Arrow type, as it is decoded (without the structs around it).
     pub(super) data_type: DataType,
     /// Whether there are lists around or in it: then values and rows are not the same number.
@@ -88,28 +94,22 @@ impl Walk<'_> {
             }
             return Ok(());
         }
-        let index = self.next;
-        self.next += leaf_count(field.data_type());
-        if !self.is_wanted(&name) {
+        let (index, count) = (self.next, leaf_count(field.data_type()));
+        self.next += count;
+        // A column of nulls alone has no values that could be of any kind; where other shards have some, theirs counts.
+        if !self.is_wanted(&name) || *field.data_type() == DataType::Null {
             return Ok(());
         }
         let data_type = decoded(field.data_type(), false);
-        let Some(kind) = kind_of(&data_type) else {
-            let message = format!(
-                "column '{}' is of type {}",
-                name.escape_debug(),
-                field.data_type()
-            );
-            return Err(Error::new(ErrorKind::Unsupported, "read parquet", message)
-                .with_field(name)
-                .with_hint("name the other columns, without this one"));
-        };
+        let kind = kind_of(&data_type);
         self.leaves.push(Leaf {
-            field: Field::new(name, kind),
+            is_json: kind.is_none(),
+            field: Field::new(name, kind.unwrap_or(Kind::Json)),
             index,
+            count,
             is_repeated: matches!(
                 data_type,
-                DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..)
+                DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) | DataType::Map(..)
             ),
             data_type,
             packing: None,
@@ -149,7 +149,7 @@ fn leaf_count(data_type: &DataType) -> usize {
     }
 }
 
-/// What values of a type become; `None` where they become nothing.
+/// What values of a type become; `None` where there is no word for them but JSON.
 fn kind_of(data_type: &DataType) -> Option<Kind> {
     let array = |dtype, shape| Kind::Array { dtype, shape };
     Some(match data_type {
@@ -233,6 +233,7 @@ fn decoded(data_type: &DataType, as_views: bool) -> DataType {
             DataType::LargeList(decoded_field(item, as_views))
         }
         DataType::FixedSizeList(item, len) => DataType::FixedSizeList(decoded_field(item, as_views), *len),
+        DataType::Map(entries, is_sorted) => DataType::Map(decoded_field(entries, as_views), *is_sorted),
         other => other.clone(),
     }
 }

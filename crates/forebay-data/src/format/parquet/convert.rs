@@ -14,6 +14,7 @@ use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Result};
 
 use super::columns::{DECIMAL_DIGITS_MAX, dtype_of};
+use super::json::Json;
 use crate::block::{Column, Shape};
 
 /// A column being put together from batches.
@@ -22,6 +23,7 @@ pub(super) struct Joined {
     column: Option<Column>,
     rows: usize,
     bytes_max: u64,
+    is_json: bool,
 }
 
 impl Joined {
@@ -31,6 +33,15 @@ impl Joined {
             column: None,
             rows: 0,
             bytes_max,
+            is_json: false,
+        }
+    }
+
+    /// The same of values that become JSON.
+    pub(super) fn json(bytes_max: u64) -> Self {
+        Self {
+            is_json: true,
+            ..Self::new(bytes_max)
         }
     }
 
@@ -38,10 +49,12 @@ impl Joined {
     pub(super) fn add(&mut self, batch: &StructArray) -> Result<()> {
         let (array, nulls) = innermost(batch)?;
         let rows = array.len();
-        let added = Part {
-            nulls,
-            column: column_of(&array, self.bytes_max)?,
+        let column = if self.is_json {
+            json_column(&array, self.bytes_max)?
+        } else {
+            column_of(&array, self.bytes_max)?
         };
+        let added = Part { nulls, column };
         self.join(added, rows)?;
         self.rows += rows;
         Ok(())
@@ -86,8 +99,7 @@ impl Joined {
         if bytes <= self.bytes_max {
             return Ok(());
         }
-        let message = format!("it becomes more than {} bytes when it is decoded", self.bytes_max);
-        Err(Error::new(ErrorKind::LimitExceeded, "read parquet", message))
+        Err(too_large(self.bytes_max))
     }
 
     /// The column, of as many rows as were expected.
@@ -283,8 +295,7 @@ fn view_column<T: ByteViewType>(array: &GenericByteViewArray<T>, bytes_max: u64)
     // The low 32 bits of a view are the length of its value.
     let total: u64 = array.views().iter().map(|view| *view as u64 & 0xffff_ffff).sum();
     if total > bytes_max {
-        let message = format!("it becomes more than {bytes_max} bytes when it is decoded");
-        return Err(Error::new(ErrorKind::LimitExceeded, "read parquet", message));
+        return Err(too_large(bytes_max));
     }
     let mut data = Vec::with_capacity(total as usize);
     let mut ends = Vec::with_capacity(array.len() + 1);
@@ -297,6 +308,25 @@ fn view_column<T: ByteViewType>(array: &GenericByteViewArray<T>, bytes_max: u64)
         ends.push(data.len() as u64);
     }
     Ok(column(Bytes::from(data), Shape::Ends(ends)))
+}
+
+/// Values as JSON. A row without a value has none; JSON is never empty.
+fn json_column(array: &ArrayRef, bytes_max: u64) -> Result<Column> {
+    let mut json = Json::new(bytes_max);
+    let mut ends = vec![0];
+    let nulls = array.logical_nulls();
+    for row in 0..array.len() {
+        if nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row)) {
+            json.add(array, row)?;
+        }
+        ends.push(json.len() as u64);
+    }
+    Ok(column(Bytes::from(json.into_bytes()), Shape::Ends(ends)))
+}
+
+pub(super) fn too_large(bytes_max: u64) -> Error {
+    let message = format!("it becomes more than {bytes_max} bytes when it is decoded");
+    Error::new(ErrorKind::LimitExceeded, "read parquet", message)
 }
 
 fn null_element() -> Error {

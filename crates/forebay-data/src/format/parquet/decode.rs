@@ -22,7 +22,7 @@ use parquet::file::reader::{ChunkReader, Length};
 
 use super::columns::Leaf;
 use super::contain::contained;
-use super::convert::{Joined, absent};
+use super::convert::{Joined, absent, too_large};
 use super::footer::{File, RowGroup, in_group};
 use super::lent;
 use super::pages::{self, Pages};
@@ -194,14 +194,71 @@ impl File {
     }
 
     fn decode_leaf(&self, chunks: &Chunks, group: usize, leaf: &Leaf, rows: u64) -> Result<Column> {
-        let (meta, span) = self.chunk(group, leaf.index)?;
         if rows == 0 {
             return Ok(absent());
         }
+        let span = self.span_of(group, leaf)?;
         let chunk = chunks
             .get(span)
             .ok_or_else(|| corrupt("its bytes are not among those that were read"))?;
-        let pages = pages::walk(&chunk, meta.compression())?;
+        let mut looked = Pages::default();
+        for index in leaf.index..leaf.index + leaf.count {
+            let pages = self.look(&chunk, span, (group, index), leaf, rows)?;
+            if leaf.count == 1 {
+                looked = pages;
+            } else {
+                looked.merge(pages);
+            }
+        }
+        let schema = self.metadata.file_metadata().schema_descr();
+        if let Some(column) = lent::lend(&chunk, &looked, leaf, &schema.column(leaf.index)) {
+            return Ok(column);
+        }
+        let bytes_max = span.len().saturating_mul(RATIO_MAX).max(RATIO_FREE_BYTES);
+        // A list may have any number of values in one row: here, rows at a time are no bound.
+        if leaf.is_repeated && looked.repeated_bytes_max > bytes_max {
+            return Err(
+                too_large(bytes_max).with_hint("leave the column out, or write it without DELTA_BYTE_ARRAY")
+            );
+        }
+        let (batch_rows, reader) = self.plan(leaf, &looked, rows);
+        let mask = ProjectionMask::leaves(schema, leaf.index..leaf.index + leaf.count);
+        contained("it", move || {
+            let input = Held {
+                start: span.start(),
+                bytes: chunk,
+            };
+            let batches = ParquetRecordBatchReaderBuilder::new_with_metadata(input, reader)
+                .with_row_groups(vec![group])
+                .with_projection(mask)
+                .with_batch_size(batch_rows)
+                .build()?;
+            let mut joined = if leaf.is_json {
+                Joined::json(bytes_max)
+            } else {
+                Joined::new(bytes_max)
+            };
+            for batch in batches {
+                joined.add(&batch?.into())?;
+            }
+            Ok(joined.finish(rows)?)
+        })
+    }
+
+    /// What the pages of one chunk of a field, which lies in `bytes`, say of themselves, where that is what the footer says and within all limits.
+    fn look(
+        &self,
+        bytes: &Bytes,
+        held: Span,
+        (group, index): (usize, usize),
+        leaf: &Leaf,
+        rows: u64,
+    ) -> Result<Pages> {
+        let (meta, span) = self.chunk(group, index)?;
+        let chunk = bytes
+            .get(span.relative_to(held.start()))
+            .ok_or_else(|| corrupt("its bytes are not among those that were read"))?;
+        let pages = pages::walk(chunk, meta.compression())?;
         let values = u64::try_from(meta.num_values()).unwrap_or(u64::MAX);
         if pages.values != values
             || (!leaf.is_repeated && values != rows)
@@ -213,40 +270,18 @@ impl File {
             );
             return Err(corrupt(&message));
         }
-        if matches!(leaf.data_type, DataType::List(_)) && values > i32::MAX as u64 {
+        let has_small_offsets = matches!(leaf.data_type, DataType::List(_)) || leaf.is_json;
+        if has_small_offsets && values > i32::MAX as u64 {
             let message = "its lists have more than 2^31 - 1 elements";
             return Err(Error::new(ErrorKind::LimitExceeded, "read parquet", message));
         }
-        let width = leaf_width(leaf);
         // Levels take 2 bytes each in the library, for definition and repetition.
         let decoded = values
             .max(rows)
-            .saturating_mul(width + 4)
+            .saturating_mul(leaf_width(leaf) + 4)
             .saturating_add(pages.raw_bytes);
         pages::check_decoded(decoded, span.len())?;
-        let schema = self.metadata.file_metadata().schema_descr();
-        if let Some(column) = lent::lend(&chunk, &pages, leaf, &schema.column(leaf.index)) {
-            return Ok(column);
-        }
-        let bytes_max = span.len().saturating_mul(RATIO_MAX).max(RATIO_FREE_BYTES);
-        let (batch_rows, reader) = self.plan(leaf, &pages, rows);
-        let mask = ProjectionMask::leaves(schema, [leaf.index]);
-        contained("it", move || {
-            let input = Held {
-                start: span.start(),
-                bytes: chunk,
-            };
-            let batches = ParquetRecordBatchReaderBuilder::new_with_metadata(input, reader)
-                .with_row_groups(vec![group])
-                .with_projection(mask)
-                .with_batch_size(batch_rows)
-                .build()?;
-            let mut joined = Joined::new(bytes_max);
-            for batch in batches {
-                joined.add(&batch?.into())?;
-            }
-            Ok(joined.finish(rows)?)
-        })
+        Ok(pages)
     }
 
     /// How many rows to decode at once, and to which Arrow types.
@@ -259,6 +294,8 @@ impl File {
         let all = usize::try_from(rows).unwrap_or(usize::MAX);
         let is_bytes = leaf_width(leaf) == VARIABLE_WIDTH && !leaf.is_repeated;
         match pages {
+            // A value of a dictionary may stand in it any number of times.
+            _ if leaf.is_json => (BATCH_ROWS, self.views.clone()),
             _ if !is_bytes => (all, self.plain.clone()),
             Pages { has_deltas: true, .. } => (DELTA_BATCH_ROWS, self.plain.clone()),
             Pages {
@@ -275,6 +312,8 @@ const VARIABLE_WIDTH: u64 = 16;
 /// Bytes that each value of a leaf takes when it is decoded.
 fn leaf_width(leaf: &Leaf) -> u64 {
     match &leaf.data_type {
+        // An offset, and whatever there is at the bottom of it.
+        _ if leaf.is_json => VARIABLE_WIDTH + 8,
         DataType::FixedSizeList(item, _) | DataType::List(item) | DataType::LargeList(item) => {
             item.data_type().primitive_width().unwrap_or(1) as u64 + 8
         }
@@ -422,13 +461,13 @@ impl GroupDecoder for File {
             let message = "there is no such column";
             Error::new(ErrorKind::InvalidInput, "read parquet", message)
         })?;
-        Ok(self.chunk(group, leaf.index)?.1)
+        self.span_of(group, leaf)
     }
 
     fn spans(&self, group: usize, columns: &[usize]) -> Result<Vec<Span>> {
         let mut spans = Vec::with_capacity(columns.len());
         for leaf in columns.iter().filter_map(|column| self.leaves.get(*column)) {
-            spans.push(self.chunk(group, leaf.index)?.1);
+            spans.push(self.span_of(group, leaf)?);
         }
         merge(spans)
     }
@@ -437,17 +476,20 @@ impl GroupDecoder for File {
         let rows = self.groups.get(group).map_or(0, |group| group.rows);
         let leaves = columns.iter().filter_map(|column| self.leaves.get(*column));
         let (mut read, mut decoded, mut is_lent) = (0u64, 0u64, false);
-        for (leaf, (chunk, span)) in
-            leaves.filter_map(|leaf| Some((leaf, self.chunk(group, leaf.index).ok()?)))
-        {
-            read = read.saturating_add(span.len());
-            if lent::may_lend(leaf, chunk) {
-                is_lent = true;
-                continue;
+        for leaf in leaves {
+            for index in leaf.index..leaf.index + leaf.count {
+                let Ok((chunk, span)) = self.chunk(group, index) else {
+                    continue;
+                };
+                read = read.saturating_add(span.len());
+                if lent::may_lend(leaf, chunk) {
+                    is_lent = true;
+                    continue;
+                }
+                // A dictionary makes pages smaller than what they become.
+                let raw = u64::try_from(chunk.uncompressed_size()).unwrap_or(0);
+                decoded = decoded.saturating_add(raw.max(rows.saturating_mul(leaf_width(leaf))));
             }
-            // A dictionary makes pages smaller than what they become.
-            let raw = u64::try_from(chunk.uncompressed_size()).unwrap_or(0);
-            decoded = decoded.saturating_add(raw.max(rows.saturating_mul(leaf_width(leaf))));
         }
         // Columns are read together: one that is lent keeps the bytes of all, beside what the others become.
         decoded.saturating_add(if is_lent { read } else { 0 })

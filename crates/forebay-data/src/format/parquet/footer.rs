@@ -125,6 +125,7 @@ impl File {
         };
         let (plain, views) = (decoded(false)?, decoded(true)?);
         let groups = groups(&metadata, span.start())?;
+        check_together(&metadata, &leaves)?;
         let mut file = Self {
             fields: leaves.iter().map(|leaf| leaf.field.clone()).collect(),
             metadata,
@@ -198,6 +199,52 @@ impl File {
         })?;
         Ok((chunk, chunk_span(chunk)?))
     }
+
+    /// From the first to the last byte of the chunks of a field in a row group.
+    pub(super) fn span_of(&self, group: usize, leaf: &Leaf) -> Result<Span> {
+        let mut span = self.chunk(group, leaf.index)?.1;
+        for index in leaf.index + 1..leaf.index + leaf.count {
+            let other = self.chunk(group, index)?.1;
+            span = Span::new(span.start().min(other.start()), span.end().max(other.end()))?;
+        }
+        Ok(span)
+    }
+}
+
+/// Fields of several chunks are read and summed up as one stretch of bytes: refuse those whose chunks have others between them, which no writer is known to do.
+fn check_together(metadata: &ParquetMetaData, leaves: &[Leaf]) -> Result<()> {
+    let several: Vec<&Leaf> = leaves.iter().filter(|leaf| leaf.count > 1).collect();
+    if several.is_empty() {
+        return Ok(());
+    }
+    for (number, group) in metadata.row_groups().iter().enumerate() {
+        let mut order = (0..group.columns().len())
+            .map(|column| Ok((chunk_span(group.column(column))?.start(), column)))
+            .collect::<Result<Vec<_>>>()?;
+        order.sort_unstable();
+        let mut places = vec![0; order.len()];
+        for (place, (_, column)) in order.iter().enumerate() {
+            places[*column] = place;
+        }
+        for leaf in &several {
+            let own = places
+                .get(leaf.index..leaf.index + leaf.count)
+                .unwrap_or_default();
+            let (first, last) = (own.iter().min(), own.iter().max());
+            if last
+                .zip(first)
+                .is_none_or(|(last, first)| last - first + 1 != leaf.count)
+            {
+                let name = leaf.field.name.escape_debug();
+                let message = format!("the parts of column '{name}' have others between them");
+                return Err(in_group(
+                    &Error::new(ErrorKind::Unsupported, "read parquet", message),
+                    number,
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The footer of a shard and where it lies.
@@ -507,6 +554,37 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
             assert!(error.message().contains(why), "{error}");
         }
+    }
+
+    #[test]
+    fn parts_of_one_column_must_lie_together() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../fixtures/parquet/nested.parquet"
+        );
+        let file = File::from_bytes(&std::fs::read(path).unwrap().into(), None).unwrap();
+        let metadata = (*file.metadata).clone();
+        check_together(&metadata, &file.leaves).unwrap();
+        let mut group = metadata.row_group(1).clone().into_builder();
+        let mut columns = metadata.row_group(1).columns().to_vec();
+        // The keys of the map go where the first column is.
+        let map = file.leaves.iter().find(|leaf| leaf.count == 2).unwrap();
+        let (first, keys) = (columns[0].clone(), columns[map.index].clone());
+        let at = |chunk: &ColumnChunkMetaData, offset: i64| {
+            let chunk = chunk.clone().into_builder().set_dictionary_page_offset(None);
+            chunk.set_data_page_offset(offset).build().unwrap()
+        };
+        columns[0] = at(&first, chunk_span(&keys).unwrap().start() as i64);
+        columns[map.index] = at(&keys, chunk_span(&first).unwrap().start() as i64);
+        group = group.set_column_metadata(columns);
+        let groups = vec![metadata.row_group(0).clone(), group.build().unwrap()];
+        let moved = metadata.into_builder().set_row_groups(groups).build();
+        let error = check_together(&moved, &file.leaves).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(
+            error.message().contains("row group 1: the parts of column 'map'"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -32,6 +32,7 @@ const PLAIN_DICTIONARY: i32 = 2;
 const RLE_DICTIONARY: i32 = 8;
 const RLE: i32 = 3;
 const DELTA_LENGTH: i32 = 6;
+const DELTA_BYTE_ARRAY: i32 = 7;
 
 /// What the headers of a chunk's pages say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -44,6 +45,8 @@ pub(super) struct Pages {
     pub(super) has_dictionary: bool,
     /// Some values are given by what they differ in from others.
     pub(super) has_deltas: bool,
+    /// No more than so many bytes are what values become that repeat the beginning of the one before.
+    pub(super) repeated_bytes_max: u64,
     /// The pages whose values stand there as they are.
     pub(super) plain: Vec<PlainPage>,
 }
@@ -119,13 +122,27 @@ pub(super) fn walk(chunk: &[u8], compression: Compression) -> Result<Pages> {
 }
 
 impl Pages {
+    /// Those of another chunk of the same field.
+    pub(super) fn merge(&mut self, other: Self) {
+        self.values = self.values.max(other.values);
+        self.raw_bytes = self.raw_bytes.saturating_add(other.raw_bytes);
+        self.has_dictionary |= other.has_dictionary;
+        self.has_deltas |= other.has_deltas;
+        self.repeated_bytes_max = self.repeated_bytes_max.saturating_add(other.repeated_bytes_max);
+    }
+
     fn add(&mut self, header: &Header, raw: u64) -> Result<()> {
         self.raw_bytes += raw;
         match header.kind {
             Some(DICTIONARY_PAGE) => self.has_dictionary = true,
             Some(DATA_PAGE | DATA_PAGE_V2) => {
                 let values = header.values.and_then(|values| u64::try_from(values).ok());
-                self.values += values.ok_or_else(|| corrupt("a page does not say how many values it has"))?;
+                let values = values.ok_or_else(|| corrupt("a page does not say how many values it has"))?;
+                self.values += values;
+                if header.encoding == Some(DELTA_BYTE_ARRAY) {
+                    let bytes = values.saturating_mul(raw);
+                    self.repeated_bytes_max = self.repeated_bytes_max.saturating_add(bytes);
+                }
                 match header.encoding {
                     Some(PLAIN_DICTIONARY | RLE_DICTIONARY) => self.has_dictionary = true,
                     Some(PLAIN | DELTA_LENGTH) => {}
@@ -331,6 +348,7 @@ mod tests {
             values: 12,
             raw_bytes: 50,
             has_dictionary: true,
+            repeated_bytes_max: 100,
             has_deltas: true,
             plain: Vec::new(),
         };

@@ -19,7 +19,7 @@ impl File {
         for group in 0..self.groups.len() {
             for leaf in &self.leaves {
                 // All chunks were looked at when the footer was; one without a place would have no checksum, and never be decoded.
-                if let Ok((_, span)) = self.chunk(group, leaf.index) {
+                if let Ok(span) = self.span_of(group, leaf) {
                     stretches.push(Stretch { span, slot });
                 }
                 slot += 1;
