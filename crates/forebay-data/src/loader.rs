@@ -212,7 +212,7 @@ impl Loader {
         let clock = Arc::clone(sources.context()?.clock());
         let (fed, feeding) = mpsc::channel(FED_WINDOWS_MAX);
         let (made, ready) = mpsc::channel(ready_max);
-        let readers: Arc<[Reader]> = readers(&sources, &fields, &blocks, &cpu, spec.memory_bytes_max).into();
+        let readers: Arc<[Reader]> = readers(&sources, spec, &fields, &blocks, &cpu).into();
         let feeder = Feeder {
             course: course.clone(),
             readers: Arc::clone(&readers),
@@ -349,10 +349,10 @@ fn none_whole(first: Option<BadSample>, name: impl Fn(u32) -> String) -> Error {
 /// What reads each of the data sets.
 fn readers(
     sources: &Sources,
+    spec: &StreamSpec,
     fields: &[Wanted],
     pool: &BufPool,
     cpu: &Cpu,
-    memory_bytes_max: u64,
 ) -> Vec<Reader> {
     let mut shard_first = 0;
     let schema: Option<Arc<[Field]>> = sources
@@ -367,11 +367,12 @@ fn readers(
             shard_first: first,
             schema: schema.clone().unwrap_or_default(),
             fields: fields.iter().map(|wanted| wanted.source).collect(),
+            has_keys: spec.fields.is_none(),
             pool: pool.clone(),
             cpu: cpu.clone(),
             groups: Arc::default(),
-            holds: Arc::new(Holds::within(memory_bytes_max)),
-            joint_bytes_max: joint_bytes_max(dataset, memory_bytes_max),
+            holds: Arc::new(Holds::within(spec.memory_bytes_max)),
+            joint_bytes_max: joint_bytes_max(dataset, spec.memory_bytes_max),
         }
     });
     readers.collect()

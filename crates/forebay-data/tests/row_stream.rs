@@ -147,7 +147,7 @@ async fn files_of_pyarrow_are_streamed_row_by_row() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
         put(&store, "x.parquet", &common::file_bytes(&name)).await;
         let format = (name == "nested").then(|| {
-            let columns: Vec<_> = ["list", "large", "fixed", "s"].map(str::to_owned).to_vec();
+            let columns: Vec<_> = ["list", "large", "fixed", "s", "map"].map(str::to_owned).to_vec();
             FormatSpec::new("parquet").with("columns", columns)
         });
         let dataset = open(&store, format).await;

@@ -127,6 +127,81 @@ def test_fields_are_decoded_when_looked_at(data: Path) -> None:
         forebay.stream(data, batch_size=8, decode={"txt": "yaml"})
 
 
+def fixture(tmp_path: Path, name: str) -> Path:
+    """Give a data set of one shard that another library wrote."""
+    folder = tmp_path / Path(name).stem
+    folder.mkdir()
+    (folder / Path(name).name).write_bytes((FIXTURES / name).read_bytes())
+    return folder
+
+
+def test_values_that_say_what_they_are_are_opened(tmp_path: Path) -> None:
+    tar = tmp_path / "npy"
+    tar.mkdir()
+    arrays = [np.arange(number * 2, dtype="f4").reshape(number, 2) for number in range(3)]
+    with tarfile.open(tar / "a.tar", "w") as file:
+        for number, array in enumerate(arrays):
+            npy = io.BytesIO()
+            np.save(npy, array)
+            for name, content in (("x.npy", npy.getvalue()), ("txt", b"t")):
+                if number != 2 or name == "txt":
+                    info = tarfile.TarInfo(f"{number}.{name}")
+                    info.size = len(content)
+                    file.addfile(info, io.BytesIO(content))
+    batch = next(forebay.stream(tar, batch_size=3))
+    assert np.array_equal(batch["x.npy"][0], arrays[0])
+    assert np.array_equal(batch["x.npy"][1], arrays[1])
+    assert batch["x.npy"][2] is None
+    assert bytes(batch["x.npy"].ragged[1]).startswith(b"\x93NUMPY")
+    raw = next(forebay.stream(tar, batch_size=3, decode={"x.npy": "bytes"}))
+    assert raw["x.npy"][1].startswith(b"\x93NUMPY")
+    assert raw["x.npy"][2] == b""
+    one = next(forebay.stream(tar, batch_size=3, decode={"x.npy": "array:float32:1,2"}, bad="skip:9"))
+    assert one["x.npy"].tolist() == [[[0.0, 1.0]]] * 3
+    decimals = fixture(tmp_path, "parquet/decimals.parquet")
+    decimals = next(forebay.stream(decimals, batch_size=4, fields=["wide"]))
+    assert str(decimals["wide"][0]) == f"{'9' * 28}.{'9' * 10}"
+    assert decimals["wide"][1] is None
+
+
+def test_nested_columns_are_json(tmp_path: Path) -> None:
+    nested = fixture(tmp_path, "parquet/json.parquet")
+    batch = next(forebay.stream(nested, batch_size=4, decode={"chat": "json"}, fields=["chat", "texts"]))
+    assert batch["chat"][0] == [{"role": "user", "content": "hi", "score": 0.5}, None]
+    assert bytes(batch["texts"][3]) == b'["a","a","a"]'
+
+
+@pytest.mark.parametrize("name", ["plain", "unpacked", "varying"])
+def test_numbers_of_tfrecord_are_numbers(tmp_path: Path, name: str) -> None:
+    expected = json.loads((FIXTURES / "tfrecord/expected.json").read_text())[name]
+    stream = forebay.stream(fixture(tmp_path, f"tfrecord/{name}.tfrecord"), batch_size=len(expected))
+    batch = next(stream)
+    kinds = {field["name"]: field["kind"] for field in stream.schema}
+    seen = 0
+    for row, features in enumerate(expected):
+        for field, feature in features.items():
+            if feature is None:
+                continue
+            numbers = feature.get("int64_list", feature.get("float_list"))
+            if numbers:
+                assert kinds[field] == "list", field
+                assert batch[field][row].tolist() == numbers
+                seen += 1
+            elif len(feature.get("bytes_list", [])) > 1:
+                assert [value.hex() for value in batch[field][row]] == feature["bytes_list"]
+    assert seen > 0
+
+
+def test_numbers_of_tfrecord_become_one_array(tmp_path: Path) -> None:
+    records = fixture(tmp_path, "tfrecord/plain.tfrecord")
+    expected = json.loads((FIXTURES / "tfrecord/expected.json").read_text())["plain"]
+    labels = [row["label"]["int64_list"][0] for row in expected]
+    batch = next(forebay.stream(records, batch_size=len(labels), decode={"label": "int"}))
+    assert batch["label"].tolist() == labels
+    kept = forebay.stream(records, batch_size=1, filter="label = 7")
+    assert kept.samples == labels.count(7) > 0
+
+
 def test_batches_are_pickled(data: Path) -> None:
     decode: dict[str, Any] = {"cls": "int", "json": lambda view: json.loads(bytes(view))}
     batch = next(forebay.stream(data, batch_size=8, decode=decode))

@@ -6,6 +6,7 @@ use forebay_core::{Error, ErrorKind, Result};
 
 use super::value::Value;
 use super::{Expr, Literal, Op};
+use crate::format::tfrecord::decode;
 use crate::schema::{Dtype, Field, Kind};
 
 /// A filter bound to the fields of a shard.
@@ -49,6 +50,8 @@ struct Column {
 enum Reader {
     Number(Dtype),
     NumberText,
+    /// Varints: one of them is a number, none or several cannot be compared.
+    Varint,
     Bytes,
     /// A member of JSON, by the names of the objects on the way.
     Json(Vec<String>),
@@ -146,6 +149,9 @@ fn find<'f>(name: &str, fields: &'f [Field]) -> Result<(&'f Field, Column)> {
     let reader = match &field.kind {
         Kind::Array { dtype, shape } if shape.is_empty() => Reader::Number(*dtype),
         Kind::Decimal => Reader::NumberText,
+        Kind::Varints => Reader::Varint,
+        // One of them is a number; none or several have no order.
+        Kind::List { dtype } => Reader::Number(*dtype),
         Kind::Text | Kind::Bytes => Reader::Bytes,
         _ => Reader::Opaque,
     };
@@ -179,10 +185,10 @@ fn constant(field: &Field, reader: &Reader, literal: &Literal) -> Result<Constan
         (Reader::Number(dtype), Literal::Float(value)) if *dtype != Dtype::Bool => {
             Ok(Constant::Number(Value::Float(*value)))
         }
-        (Reader::Json(_) | Reader::NumberText, Literal::Int(value)) => {
+        (Reader::Json(_) | Reader::NumberText | Reader::Varint, Literal::Int(value)) => {
             Ok(Constant::Number(Value::Int(*value)))
         }
-        (Reader::Json(_) | Reader::NumberText, Literal::Float(value)) => {
+        (Reader::Json(_) | Reader::NumberText | Reader::Varint, Literal::Float(value)) => {
             Ok(Constant::Number(Value::Float(*value)))
         }
         (Reader::Json(_) | Reader::Bytes, Literal::Text(text)) => Ok(Constant::Text(text.clone())),
@@ -198,7 +204,7 @@ fn mismatch(field: &Field, reader: &Reader, literal: &Literal) -> Error {
     };
     let hint = match reader {
         Reader::Number(Dtype::Bool) => "write true or false",
-        Reader::Number(_) | Reader::NumberText => "write a number without quotes",
+        Reader::Number(_) | Reader::NumberText | Reader::Varint => "write a number without quotes",
         Reader::Bytes | Reader::Json(_) => "write text in single quotes",
         Reader::Opaque => "only `is null` and `is not null` work with it",
     };
@@ -270,6 +276,11 @@ impl Column {
         match &self.reader {
             Reader::Number(dtype) => Value::read(*dtype, bytes).map(Read::Value),
             Reader::NumberText => Value::read_text(bytes).map(Read::Value),
+            Reader::Varint => {
+                let mut number = [0; 8];
+                decode::varints_into(bytes, &mut number).ok()?;
+                Some(Read::Value(Value::Int(i64::from_le_bytes(number).into())))
+            }
             Reader::Bytes => Some(Read::Value(Value::Bytes(bytes))),
             Reader::Json(path) => member(bytes, path).and_then(scalar),
             Reader::Opaque => None,
@@ -296,7 +307,7 @@ impl Column {
                 Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32 | Dtype::Float64
             ),
             Reader::NumberText => true,
-            Reader::Bytes | Reader::Json(_) | Reader::Opaque => false,
+            Reader::Varint | Reader::Bytes | Reader::Json(_) | Reader::Opaque => false,
         }
     }
 }

@@ -15,7 +15,7 @@ mod npz;
 mod pickle;
 mod unischema;
 
-pub(crate) use arrays::{Packing, unpack};
+pub(crate) use arrays::{Packing, unpack, unpack_npy};
 pub use pickle::PICKLE_BYTES_MAX;
 pub use unischema::{Unischema, UnischemaCodec, UnischemaField};
 

@@ -9,10 +9,11 @@
 //! | `mds:pil`, `litdata:pil` | [`Value::Image`] |
 //! | `mds:jpeg_array`, `mds:list[pil\|jpeg\|png]`, `litdata:jpeg_array` | [`Value::List`] |
 //! | `litdata:tensor`, `litdata:numpy` | [`Value::Array`] |
+//! | `tf:bytes_list` | [`Value::List`] |
 
 use forebay_core::{Error, ErrorKind, Result};
 
-use crate::format::{litdata, mds};
+use crate::format::{litdata, mds, tfrecord};
 use crate::schema::Dtype;
 
 /// Most dimensions of an array: numpy's own limit.
@@ -56,12 +57,22 @@ pub struct RawImage<'a> {
     pub pixels: &'a [u8],
 }
 
+/// True for encodings of arrays that carry their shape, whatever says their type.
+pub(crate) fn is_array(encoding: &str) -> bool {
+    matches!(encoding, "mds:ndarray" | "litdata:tensor" | "litdata:numpy")
+        || encoding.starts_with("mds:ndarray:")
+}
+
 impl<'a> Value<'a> {
     /// Open the bytes of a field of that encoding.
     pub fn open(encoding: &str, bytes: &'a [u8]) -> Result<Self> {
         let opened = match encoding.split_once(':') {
             Some(("mds", name)) => mds::open_value(name, bytes),
             Some(("litdata", name)) => litdata::open_value(name, bytes),
+            Some(("tf", "bytes_list")) => {
+                let mut values = Vec::new();
+                Some(tfrecord::decode::bytes_list(bytes, &mut values).map(|()| Self::List(values)))
+            }
             _ => None,
         };
         opened.unwrap_or_else(|| {

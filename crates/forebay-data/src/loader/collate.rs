@@ -316,7 +316,9 @@ impl Job {
                         .picks
                         .iter()
                         .map(|pick| pick.block.field(pick.sample, wanted.source));
-                    let bytes = values.map(|value| value.map_or(0, <[u8]>::len)).sum();
+                    let bytes = values
+                        .map(|value| value.map_or(0, |value| wanted.len_of(value)))
+                        .sum();
                     Part::Ragged {
                         offsets: place(8 * (count + 1)),
                         bytes: place(bytes),
@@ -329,10 +331,10 @@ impl Job {
     }
 
     /// Copy a field of all samples into its place; gives how many of them do not have it.
-    fn copy(&self, index: usize, part: &Part, buf: &mut AlignedBuf) -> Result<u64> {
+    fn copy(&self, wanted: &Wanted, part: &Part, buf: &mut AlignedBuf) -> Result<u64> {
         let mut missing = 0;
         let values = self.picks.iter().map(|pick| {
-            let value = pick.block.field(pick.sample, index);
+            let value = pick.block.field(pick.sample, wanted.source);
             missing += u64::from(value.is_none());
             value.unwrap_or_default()
         });
@@ -348,8 +350,15 @@ impl Job {
                 let mut at = 0;
                 put(buf, offsets.start, &0i64.to_le_bytes())?;
                 for (row, value) in values.enumerate() {
-                    put(buf, bytes.start + at, value)?;
-                    at += value.len();
+                    let len = wanted.len_of(value);
+                    if let Some(list) = wanted.list {
+                        let place = buf.get_mut(bytes.start + at..bytes.start + at + len);
+                        let place = place.ok_or_else(|| internal("a field does not fit its place"))?;
+                        list.put(value, place)?;
+                    } else {
+                        put(buf, bytes.start + at, value)?;
+                    }
+                    at += len;
                     put(buf, offsets.start + 8 * (row + 1), &(at as i64).to_le_bytes())?;
                 }
             }
@@ -402,7 +411,7 @@ impl Prepared {
         let mut missing = Vec::new();
         for (wanted, part) in job.fields.iter().zip(&parts) {
             if wanted.tool.is_none() {
-                let values = job.copy(wanted.source, part, &mut buf)?;
+                let values = job.copy(wanted, part, &mut buf)?;
                 missing.extend((values > 0).then(|| (wanted.field.name.clone(), values)));
             }
         }
@@ -435,6 +444,12 @@ pub(super) fn why_bad(fields: &[Wanted], pick: &Pick) -> Option<String> {
     fields.iter().find_map(|wanted| {
         if wanted.tool.is_some() {
             return None;
+        }
+        if let Some(list) = wanted.list {
+            let bytes = pick.block.field(pick.sample, wanted.source)?;
+            let name = wanted.field.name.escape_debug();
+            let is_damaged = list.len_of(bytes).is_none();
+            return is_damaged.then(|| format!("the numbers of field '{name}' cannot be read"));
         }
         let (field, width) = (&wanted.field, wanted.field.kind.fixed_bytes()?);
         match pick.block.field(pick.sample, wanted.source) {

@@ -1,4 +1,4 @@
-//! Decoding while batches are made: images to tensors, numbers in text to numbers.
+//! Decoding while batches are made: images to tensors, numbers in text to numbers, bytes and lists to arrays of one shape.
 //!
 //! A decoded field is one array `[B, ...]` of the batch. Its values are written straight into their places; large batches of images are cut into
 //! pieces of some rows, so that several threads work on one batch. What cannot be decoded is a bad sample like any other.
@@ -11,6 +11,9 @@ use forebay_core::{Error, ErrorKind, Result, Seed};
 use forebay_io::AlignedBuf;
 
 use super::collate::Pick;
+use crate::format::petastorm::unpack_npy;
+use crate::format::tfrecord::decode;
+use crate::format::value::{DIMS_MAX, Value, is_array};
 use crate::image::{Decoder, ImagePlan};
 use crate::schema::{Dtype, Field, Kind};
 
@@ -26,22 +29,30 @@ pub enum Decode {
     Int,
     /// A number as text becomes a `float64`.
     Float,
+    /// Numbers of one type, as bytes, as a list, or as an array that carries its shape, become an array of one shape.
+    Array {
+        /// Type of the numbers.
+        dtype: Dtype,
+        /// Shape of one sample; empty for one number.
+        shape: Vec<u64>,
+    },
 }
 
 impl FromStr for Decode {
     type Err = Error;
 
-    /// `int`, `float`, or `image:` and a plan.
+    /// `int`, `float`, `image:` and a plan, or `array:`, a type and a shape.
     fn from_str(text: &str) -> Result<Self> {
         match text.split_once(':') {
             None if text == "int" => Ok(Self::Int),
             None if text == "float" => Ok(Self::Float),
             Some(("image", plan)) => Ok(Self::Image(Arc::new(ImagePlan::parse(plan)?))),
+            Some(("array", array)) => parse_array(array),
             _ => {
                 let message = format!("'{}' is no way to decode", text.escape_debug());
                 Err(Error::new(ErrorKind::InvalidInput, "stream", message)
                     .with_field("decode")
-                    .with_hint("ways are int, float, and image:PLAN such as image:rrc:224,flip; in Python also json, text, bytes, or a function"))
+                    .with_hint("ways are int, float, array:DTYPE:SHAPE such as array:uint16:2048, and image:PLAN such as image:rrc:224,flip; in Python also json, text, bytes, or a function"))
             }
         }
     }
@@ -52,6 +63,7 @@ impl Decode {
         let (dtype, shape) = match self {
             Self::Int => (Dtype::Int64, Vec::new()),
             Self::Float => (Dtype::Float64, Vec::new()),
+            Self::Array { dtype, shape } => (*dtype, shape.clone()),
             Self::Image(plan) => {
                 let dtype = if plan.is_float() {
                     Dtype::Float32
@@ -64,6 +76,51 @@ impl Decode {
         };
         Kind::Array { dtype, shape }
     }
+
+    /// Whether fields of a kind can be decoded like this.
+    pub(super) fn fits(&self, stored: &Kind) -> bool {
+        match (self, stored) {
+            (Self::Int, Kind::Varints) | (Self::Array { .. }, Kind::Bytes) => true,
+            (Self::Array { dtype, .. }, kind)
+                if List::of(kind).is_some_and(|list| list.dtype() == *dtype) =>
+            {
+                true
+            }
+            (Self::Array { .. }, Kind::Encoded { encoding }) => encoding == NPY || is_array(encoding),
+            (Self::Array { dtype, .. }, Kind::List { dtype: of }) => dtype == of,
+            (Self::Array { dtype, .. }, Kind::Array { dtype: of, .. }) => {
+                dtype == of && self.kind().fixed_bytes() == stored.fixed_bytes()
+            }
+            (Self::Array { .. }, _)
+            | (Self::Int | Self::Float, Kind::Array { .. } | Kind::List { .. } | Kind::Varints) => false,
+            _ => true,
+        }
+    }
+}
+
+/// The encoding of `.npy` files.
+const NPY: &str = "npy";
+
+/// Most bytes of an array that a sample is decoded to: a batch of them has to be in memory.
+const ARRAY_BYTES_MAX: u64 = 1 << 30;
+
+/// A type, and behind a colon the lengths of the dimensions with commas between them.
+fn parse_array(text: &str) -> Result<Decode> {
+    let (name, dims) = text.split_once(':').unwrap_or((text, ""));
+    let dims = dims.split(',').filter(|_| !dims.is_empty());
+    let shape: Option<Vec<u64>> = dims.map(|dim| dim.trim().parse().ok()).collect();
+    let array = Dtype::parse(name).zip(shape).filter(|(dtype, shape)| {
+        let dims = shape.iter().copied();
+        let bytes = dims.fold(dtype.bytes(), u64::saturating_mul);
+        shape.len() <= DIMS_MAX && !shape.contains(&0) && bytes <= ARRAY_BYTES_MAX
+    });
+    let Some((dtype, shape)) = array else {
+        let message = format!("'{}' is no array", text.escape_debug());
+        return Err(Error::new(ErrorKind::InvalidInput, "stream", message)
+            .with_field("decode")
+            .with_hint("write array:DTYPE for one number of each sample, or array:DTYPE:SHAPE, such as array:float32:3,224,224"));
+    };
+    Ok(Decode::Array { dtype, shape })
 }
 
 /// A field of the batches.
@@ -75,21 +132,110 @@ pub(super) struct Wanted {
     pub(super) field: Field,
     /// What makes it that, where it is not as it is stored.
     pub(super) tool: Option<Tool>,
+    /// How its numbers are stored, where a batch has them one after the other all the same.
+    pub(super) list: Option<List>,
+}
+
+/// Lists of numbers that are stored in a way of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum List {
+    /// Integers as varints.
+    Varints,
+    /// A message of integers, as TensorFlow has it.
+    Ints,
+    /// The same of floats.
+    Floats,
+}
+
+impl List {
+    fn of(kind: &Kind) -> Option<Self> {
+        match kind {
+            Kind::Varints => Some(Self::Varints),
+            Kind::Encoded { encoding } if encoding == "tf:int64_list" => Some(Self::Ints),
+            Kind::Encoded { encoding } if encoding == "tf:float_list" => Some(Self::Floats),
+            _ => None,
+        }
+    }
+
+    fn dtype(self) -> Dtype {
+        match self {
+            Self::Varints | Self::Ints => Dtype::Int64,
+            Self::Floats => Dtype::Float32,
+        }
+    }
+
+    /// Bytes of the numbers of a value; `None` where it is damaged.
+    pub(super) fn len_of(self, stored: &[u8]) -> Option<usize> {
+        match self {
+            Self::Varints => decode::varint_count(stored).map(|count| 8 * count),
+            Self::Ints | Self::Floats => self.numbers(stored).ok().map(|numbers| numbers.len()),
+        }
+    }
+
+    /// Write the numbers of a value into their place.
+    pub(super) fn put(self, stored: &[u8], place: &mut [u8]) -> Result<()> {
+        if self == Self::Varints {
+            return decode::varints_into(stored, place);
+        }
+        let numbers = self.numbers(stored)?;
+        if numbers.len() != place.len() {
+            let message = "a list has another number of values than a moment ago";
+            return Err(Error::new(ErrorKind::Internal, "collate", message));
+        }
+        place.copy_from_slice(&numbers);
+        Ok(())
+    }
+
+    fn numbers(self, stored: &[u8]) -> Result<Vec<u8>> {
+        if self == Self::Floats {
+            let mut floats = Vec::new();
+            decode::float_list(stored, &mut floats)?;
+            return Ok(floats.into_iter().flat_map(f32::to_le_bytes).collect());
+        }
+        let mut ints = Vec::new();
+        decode::int64_list(stored, &mut ints)?;
+        Ok(ints.into_iter().flat_map(i64::to_le_bytes).collect())
+    }
 }
 
 impl Wanted {
     pub(super) fn new(source: usize, stored: &Field, decode: Option<&Decode>, seed: Seed) -> Self {
+        let list = List::of(&stored.kind);
         let (field, tool) = match decode {
-            None => (stored.clone(), None),
+            None => {
+                let kind = list.map(|list| Kind::List { dtype: list.dtype() });
+                let kind = kind.unwrap_or_else(|| stored.kind.clone());
+                (
+                    Field {
+                        kind,
+                        ..stored.clone()
+                    },
+                    None,
+                )
+            }
             Some(decode) => {
                 let field = Field {
                     kind: decode.kind(),
                     ..stored.clone()
                 };
-                (field, Some(Tool::new(decode, seed)))
+                (field, Some(Tool::new(decode, &stored.kind, seed)))
             }
         };
-        Self { source, field, tool }
+        Self {
+            source,
+            field,
+            tool,
+            list,
+        }
+    }
+
+    /// Bytes that a stored value takes in a batch, where no tool makes it something else.
+    pub(super) fn len_of(&self, stored: &[u8]) -> usize {
+        match self.list {
+            // What is damaged was left out before.
+            Some(list) => list.len_of(stored).unwrap_or_default(),
+            None => stored.len(),
+        }
     }
 
     /// Bytes of one value, where all have the same.
@@ -112,13 +258,45 @@ pub(super) enum Tool {
     },
     Int,
     Float,
+    /// Numbers that become an array of that type and shape.
+    Array {
+        numbers: Numbers,
+        dtype: Dtype,
+        shape: Vec<u64>,
+    },
+}
+
+/// How numbers are stored.
+#[derive(Debug)]
+pub(super) enum Numbers {
+    /// One after the other.
+    Plain,
+    List(List),
+    /// As a `.npy`.
+    Npy,
+    /// With their type and shape, in an encoding of that name.
+    Encoded(String),
 }
 
 impl Tool {
-    fn new(decode: &Decode, seed: Seed) -> Self {
+    fn new(decode: &Decode, stored: &Kind, seed: Seed) -> Self {
         match decode {
+            Decode::Int if *stored == Kind::Varints => Self::Array {
+                numbers: Numbers::List(List::Varints),
+                dtype: Dtype::Int64,
+                shape: Vec::new(),
+            },
             Decode::Int => Self::Int,
             Decode::Float => Self::Float,
+            Decode::Array { dtype, shape } => Self::Array {
+                numbers: match stored {
+                    Kind::Encoded { encoding } if encoding == NPY => Numbers::Npy,
+                    Kind::Encoded { encoding } if is_array(encoding) => Numbers::Encoded(encoding.clone()),
+                    kind => List::of(kind).map_or(Numbers::Plain, Numbers::List),
+                },
+                dtype: *dtype,
+                shape: shape.clone(),
+            },
             Decode::Image(plan) => Self::Image {
                 plan: Arc::clone(plan),
                 seed,
@@ -131,7 +309,7 @@ impl Tool {
     pub(super) fn piece_rows(&self, rows: usize, threads: usize) -> usize {
         match self {
             Self::Image { .. } => rows.div_ceil(threads.max(1)).max(PIECE_ROWS_MIN),
-            Self::Int | Self::Float => rows.max(1),
+            Self::Int | Self::Float | Self::Array { .. } => rows.max(1),
         }
     }
 
@@ -149,7 +327,7 @@ impl Tool {
                 decoder.set_epoch(job.epoch);
                 Some(decoder)
             }
-            Self::Int | Self::Float => None,
+            Self::Int | Self::Float | Self::Array { .. } => None,
         };
         let mut bad = Vec::new();
         for (row, place) in job.rows.clone().zip(out.chunks_exact_mut(job.width.max(1))) {
@@ -160,6 +338,14 @@ impl Tool {
                     (Self::Image { .. }, Some(decoder)) => decoder
                         .decode_into(bytes, identity(pick), place)
                         .map_err(|error| error.message().to_owned()),
+                    (
+                        Self::Array {
+                            numbers,
+                            dtype,
+                            shape,
+                        },
+                        _,
+                    ) => numbers.put(bytes, *dtype, shape, place),
                     (Self::Float, _) => {
                         number::<f64>(bytes).map(|number| place.copy_from_slice(&number.to_le_bytes()))
                     }
@@ -174,6 +360,47 @@ impl Tool {
             free.lock().unwrap_or_else(PoisonError::into_inner).push(decoder);
         }
         bad
+    }
+}
+
+impl Numbers {
+    /// Put the numbers of a value into their place, which must be the right one.
+    fn put(&self, bytes: &[u8], dtype: Dtype, shape: &[u64], place: &mut [u8]) -> Result<(), String> {
+        match self {
+            Self::Plain if bytes.len() == place.len() => place.copy_from_slice(bytes),
+            Self::Plain => {
+                return Err(format!("it has {} bytes instead of {}", bytes.len(), place.len()));
+            }
+            Self::List(list) => {
+                let len = list.len_of(bytes).ok_or("its numbers cannot be read")?;
+                if len != place.len() {
+                    let width = dtype.bytes() as usize;
+                    let (has, wants) = (len / width, place.len() / width);
+                    return Err(format!("it has {has} numbers instead of {wants}"));
+                }
+                list.put(bytes, place)
+                    .map_err(|error| error.message().to_owned())?;
+            }
+            Self::Npy => {
+                let mut values = Vec::with_capacity(place.len());
+                unpack_npy(bytes, dtype, shape, &mut values).map_err(|error| error.message().to_owned())?;
+                place.copy_from_slice(&values);
+            }
+            Self::Encoded(encoding) => match Value::open(encoding, bytes) {
+                Ok(Value::Array(array)) if (array.dtype, &*array.shape) == (dtype, shape) => {
+                    place.copy_from_slice(array.values);
+                }
+                Ok(Value::Array(array)) => {
+                    return Err(format!(
+                        "it is an array of {} of shape {:?}, not of {dtype} of shape {shape:?}",
+                        array.dtype, array.shape
+                    ));
+                }
+                Ok(_) => return Err("it is no array".to_owned()),
+                Err(error) => return Err(error.message().to_owned()),
+            },
+        }
+        Ok(())
     }
 }
 

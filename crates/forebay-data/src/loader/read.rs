@@ -73,6 +73,8 @@ pub(crate) struct Reader {
     pub(crate) schema: Arc<[Field]>,
     /// Those that are wanted, by their numbers there.
     pub(crate) fields: Arc<[usize]>,
+    /// Columns that are keys of rows are read, too, where they are not among the fields.
+    pub(crate) has_keys: bool,
     pub(crate) pool: BufPool,
     pub(crate) cpu: Cpu,
     pub(crate) groups: Arc<Groups>,

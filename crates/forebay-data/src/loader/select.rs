@@ -133,6 +133,7 @@ impl Judge {
                 shard_first: 0,
                 schema: dataset.schema().fields().into(),
                 fields: columns.filter(|column| Some(*column) != key).collect(),
+                has_keys: false,
                 pool: BufPool::new(&pool)?,
                 cpu: cpu.clone(),
                 groups: Arc::default(),

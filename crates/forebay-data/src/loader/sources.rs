@@ -9,10 +9,13 @@ use super::StreamSpec;
 use super::decode::{Decode, Wanted};
 use crate::codec::Codec;
 use crate::dataset::Dataset;
-use crate::filter::KEY_COLUMN;
+use crate::filter::{KEY_COLUMN, key_field};
 use crate::manifest::Shard;
 use crate::order::{Cut, Last, Mixture, Order, OrderSpec, ShardSize, Shards, Source};
 use crate::schema::{Field, Kind};
+
+/// What varints take in a batch for each byte that is stored, on average: numbers below 128 take more, and are few.
+const VARINTS_GROW: u64 = 4;
 
 /// One data set, or several that are drawn from by weight.
 ///
@@ -130,7 +133,15 @@ impl Sources {
         let Some((first, others)) = self.datasets.split_first() else {
             return Err(internal("a stream without a data set"));
         };
-        let wanted = wanted(first, spec)?;
+        let mut wanted = wanted(first, spec)?;
+        // Keys are keys in every format, and a field only in some.
+        if spec.fields.is_none()
+            && others
+                .iter()
+                .any(|other| key_field(other.schema().fields()).is_none())
+        {
+            wanted.retain(|wanted| wanted.field.name != KEY_COLUMN || wanted.tool.is_some());
+        }
         for other in others {
             let fields = wanted
                 .iter()
@@ -150,7 +161,7 @@ impl Sources {
                 return Err(uncommon(field, None, first, other));
             }
         }
-        Ok(wanted)
+        Ok(wanted.into())
     }
 
     /// Bytes that a batch has on average.
@@ -160,6 +171,13 @@ impl Sources {
         let samples: u64 = shards().map(|shard| shard.samples).sum();
         let decoded = fields.iter().filter(|wanted| wanted.tool.is_some());
         let decoded: u64 = decoded.filter_map(|wanted| wanted.field.kind.fixed_bytes()).sum();
+        // Integers that are stored as varints take eight bytes each in a batch; tokens two or three before.
+        let is_wider = |wanted: &Wanted| wanted.list.is_some() && wanted.tool.is_none();
+        let stored = stored.saturating_mul(if fields.iter().any(is_wider) {
+            VARINTS_GROW
+        } else {
+            1
+        });
         let mean = u128::from(stored) * u128::from(batch_size) / u128::from(samples.max(1));
         u64::try_from(mean)
             .unwrap_or(u64::MAX)
@@ -199,7 +217,7 @@ fn size_of(shard: &Shard) -> ShardSize {
 }
 
 /// The fields that are wanted, and what becomes of them.
-fn wanted(dataset: &Dataset, spec: &StreamSpec) -> Result<Arc<[Wanted]>> {
+fn wanted(dataset: &Dataset, spec: &StreamSpec) -> Result<Vec<Wanted>> {
     let schema = dataset.schema();
     let unknown = |argument: &'static str, name: &str, known: Vec<&str>| {
         let message = format!("there is no field '{}'", name.escape_debug());
@@ -231,15 +249,9 @@ fn wanted(dataset: &Dataset, spec: &StreamSpec) -> Result<Arc<[Wanted]>> {
         return Err(unknown("decode", name, known.collect()));
     }
     for (name, decode) in &spec.decode {
-        let is_text = !matches!(decode, Decode::Image(_));
         let stored = fields.iter().find(|(_, field)| field.name == *name);
-        if is_text
-            && stored.is_some_and(|(_, field)| matches!(field.kind, Kind::Array { .. } | Kind::List { .. }))
-        {
-            let message = format!("field '{}' is no text but numbers already", name.escape_debug());
-            return Err(Error::new(ErrorKind::InvalidInput, "stream", message)
-                .with_field("decode")
-                .with_hint("leave it as it is stored"));
+        if let Some((_, field)) = stored.filter(|(_, field)| !decode.fits(&field.kind)) {
+            return Err(misfit(field, decode));
         }
     }
     let wanted = fields.into_iter().map(|(index, field)| {
@@ -247,6 +259,28 @@ fn wanted(dataset: &Dataset, spec: &StreamSpec) -> Result<Arc<[Wanted]>> {
         Wanted::new(index, field, decode.map(|(_, decode)| decode), spec.order.seed)
     });
     Ok(wanted.collect())
+}
+
+/// A field that cannot be decoded in that way.
+fn misfit(field: &Field, decode: &Decode) -> Error {
+    let (name, kind) = (field.name.escape_debug(), &field.kind);
+    let (message, hint) = match (decode, kind) {
+        (Decode::Array { dtype, .. }, _) => (
+            format!("field '{name}' is {kind}, which is no array of {dtype} of that shape"),
+            "arrays are made of bytes, and of lists and arrays of the same type".to_owned(),
+        ),
+        (_, Kind::List { dtype }) => (
+            format!("field '{name}' is no text but {kind}"),
+            format!("leave it as it is stored, or write array:{dtype} where each sample has one number"),
+        ),
+        _ => (
+            format!("field '{name}' is no text but numbers already"),
+            "leave it as it is stored".to_owned(),
+        ),
+    };
+    Error::new(ErrorKind::InvalidInput, "stream", message)
+        .with_field("decode")
+        .with_hint(hint)
 }
 
 /// A field that not all data sets have in common.

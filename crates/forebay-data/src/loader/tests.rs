@@ -5,6 +5,7 @@ mod cached;
 mod decode;
 mod far;
 mod mixture;
+mod numbers;
 mod shared;
 mod tables;
 mod whole;

@@ -14,7 +14,7 @@ use super::output::{Output, PackFormat};
 use crate::filter::{Bound, Filter, KEY_COLUMN, key_field};
 use crate::format::SampleRef;
 use crate::format::tfrecord::decode;
-use crate::format::value::Value;
+use crate::format::value::{Value, is_array};
 use crate::format::wds::names;
 use crate::schema::{Dtype, Field, Kind, Schema};
 
@@ -272,12 +272,6 @@ fn written_wds(field: &Field) -> (Field, How) {
         Kind::Encoded { encoding } if is_array(encoding) => named("npy", How::Npy),
         Kind::Bytes | Kind::Encoded { .. } => (Field::new(name, field.kind.clone()), How::AsIs),
     }
-}
-
-/// True for arrays that carry their shape, whatever says their type.
-fn is_array(encoding: &str) -> bool {
-    matches!(encoding, "mds:ndarray" | "litdata:tensor" | "litdata:numpy")
-        || encoding.starts_with("mds:ndarray:")
 }
 
 /// The type of arrays that carry their shape, where the encoding says it.

@@ -113,6 +113,7 @@ impl ShardsInput {
                 shard_first: 0,
                 schema: self.schema().fields().into(),
                 fields: reading.shaper.sources().into(),
+                has_keys: false,
                 groups: Arc::default(),
                 holds: Arc::default(),
                 joint_bytes_max: 0,

@@ -45,6 +45,7 @@ from forebay._forebay import (
     copy,
     engine,
 )
+from forebay._values import RawImage
 from forebay.checkpoint import Checkpointer, SaveJob
 from forebay.loading import Weights, gds, load, load_each, warm
 from forebay.streaming import Stream, stream
@@ -77,6 +78,7 @@ __all__ = [
     "Prefix",
     "Proof",
     "Ragged",
+    "RawImage",
     "ReadOnlyError",
     "SaveJob",
     "Store",

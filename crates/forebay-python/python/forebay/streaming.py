@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from forebay._batches import Batch, Decoded, Keys, Ragged, _dtype, _numpy
 from forebay._forebay import InvalidInputError, NativeBatch, NativeStream, UnsupportedError
+from forebay._values import opener
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -131,6 +132,10 @@ class Stream(Iterator[Batch]):
             if callable(how) or how in _DECODERS
         }
         self._fields: dict[str, dict[str, Any]] = {field["name"]: field for field in self.schema}
+        # What says itself what it is needs not be asked for.
+        encoded = {name: field["encoding"] for name, field in self._fields.items() if "encoding" in field}
+        openers = {name: opener(encoding) for name, encoding in encoded.items()}
+        self._opened = {name: how for name, how in openers.items() if how is not None}
         for name in self._decode:
             if name not in self._fields:
                 raise InvalidInputError(
@@ -181,7 +186,7 @@ class Stream(Iterator[Batch]):
                 batch[name] = array.reshape(batch.size, *field["shape"])
                 continue
             ragged = Ragged(data, offsets, field["dtype"] if field["kind"] == "list" else None)
-            decode = self._decode.get(name)
+            decode = self._decode.get(name) or self._opened.get(name)
             batch[name] = ragged if decode is None else Decoded(ragged, decode)
         # A field of that name is the key where it is text; numbers, and what a function makes of it,
         # stay what they are.
@@ -301,8 +306,9 @@ def stream(
         transform: called with each batch; what it returns is what the stream gives
         decode: how fields are decoded, such as
             ``{"jpg": "image:rrc:224,flip,normalize", "cls": "int", "json": "json", "txt": "text"}``.
-            ``"int"``, ``"float"`` and ``"image:PLAN"`` become one array of the batch, made by threads;
-            ``"json"``, ``"text"``, ``"bytes"`` and functions are applied to each value when it is looked at
+            ``"int"``, ``"float"``, ``"array:DTYPE:SHAPE"`` and ``"image:PLAN"`` become one array of the
+            batch, made by threads; ``"json"``, ``"text"``, ``"bytes"`` and functions are applied to each
+            value when it is looked at
         endpoint: of an S3 store
         region: of an S3 store
         addressing: of an S3 store, ``path`` or ``virtual``

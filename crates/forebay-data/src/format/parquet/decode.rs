@@ -207,7 +207,7 @@ impl File {
             if leaf.count == 1 {
                 looked = pages;
             } else {
-                looked.merge(pages);
+                looked.merge(&pages);
             }
         }
         let schema = self.metadata.file_metadata().schema_descr();

@@ -123,7 +123,7 @@ pub(super) fn walk(chunk: &[u8], compression: Compression) -> Result<Pages> {
 
 impl Pages {
     /// Those of another chunk of the same field.
-    pub(super) fn merge(&mut self, other: Self) {
+    pub(super) fn merge(&mut self, other: &Self) {
         self.values = self.values.max(other.values);
         self.raw_bytes = self.raw_bytes.saturating_add(other.raw_bytes);
         self.has_dictionary |= other.has_dictionary;

@@ -50,6 +50,13 @@ pub(crate) fn unpack(packed: &Column, rows: usize, kind: &Kind, packing: Packing
     })
 }
 
+/// Append the values of a `.npy` of that type and shape.
+pub(crate) fn unpack_npy(npy: &[u8], dtype: Dtype, shape: &[u64], out: &mut Vec<u8>) -> Result<()> {
+    let array = Npy::read(npy)?;
+    array.check(dtype, shape)?;
+    array.write(out)
+}
+
 fn unpack_one(value: &[u8], kind: &Kind, packing: Packing, out: &mut Vec<u8>) -> Result<()> {
     let inflated;
     let npy = match packing {
@@ -137,7 +144,7 @@ impl<'a> Npy<'a> {
     fn check(&self, dtype: Dtype, shape: &[u64]) -> Result<()> {
         if self.dtype != Some(dtype) || self.shape != shape {
             return Err(corrupt(&format!(
-                "an array of '{}' {:?} where the schema says {dtype} {shape:?}",
+                "an array of '{}' {:?} where {dtype} {shape:?} is to be",
                 self.descr.escape_debug(),
                 self.shape
             )));

@@ -5,7 +5,7 @@
 use forebay_core::{Error, ErrorKind, Result};
 
 use super::example::{self, List};
-use super::wire::{Parsed, Reader, Value, read_varint};
+use super::wire::{self, Parsed, Reader, Value, read_varint};
 
 /// The value of one feature of a feature list.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +27,25 @@ pub fn varints(bytes: &[u8], out: &mut Vec<i64>) -> Result<()> {
         out.truncate(before);
         corrupt("Int64List", why)
     })
+}
+
+/// How many numbers a field of kind [`Varints`](crate::Kind::Varints) has; `None` where it is damaged.
+pub fn varint_count(bytes: &[u8]) -> Option<usize> {
+    wire::varint_count(bytes)
+}
+
+/// Write the numbers of a field of kind [`Varints`](crate::Kind::Varints) as 64-bit integers, which must fill `out`.
+pub(crate) fn varints_into(mut bytes: &[u8], out: &mut [u8]) -> Result<()> {
+    let (places, rest) = out.as_chunks_mut::<8>();
+    for place in places {
+        let (value, len) = read_varint(bytes).map_err(|why| corrupt("Int64List", why))?;
+        *place = value.to_le_bytes();
+        bytes = bytes.get(len..).unwrap_or_default();
+    }
+    if bytes.is_empty() && rest.is_empty() {
+        return Ok(());
+    }
+    Err(corrupt("Int64List", "it has another number of values"))
 }
 
 /// The values of a field of kind `tf:bytes_list`.

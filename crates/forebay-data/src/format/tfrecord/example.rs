@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::wire::{Parsed, Reader, Value, WireField, are_varints, varint_len};
+use super::wire::{Parsed, Reader, Value, WireField, varint_count, varint_len};
 use crate::table::FIELDS_MAX;
 
 /// What a feature is a list of.
@@ -184,7 +184,9 @@ fn check_value(record: &[u8], list: List, value: &Value) -> Parsed<bool> {
     match (list, value) {
         (List::Bytes, Value::Bytes(_)) => Ok(true),
         (List::Floats, Value::Bytes(range)) if range.len().is_multiple_of(4) => Ok(true),
-        (List::Ints, Value::Bytes(range)) if are_varints(record.get(range.clone()).unwrap_or_default()) => {
+        (List::Ints, Value::Bytes(range))
+            if varint_count(record.get(range.clone()).unwrap_or_default()).is_some() =>
+        {
             Ok(true)
         }
         (List::Floats, Value::Fixed32(_)) | (List::Ints, Value::Varint) => Ok(false),

@@ -124,23 +124,24 @@ pub(super) fn read_varint(bytes: &[u8]) -> Parsed<(u64, usize)> {
     })
 }
 
-/// True when `bytes` are varints and nothing else.
-pub(super) fn are_varints(bytes: &[u8]) -> bool {
-    let mut run = 0;
+/// How many varints `bytes` are; `None` where they are anything else.
+pub(super) fn varint_count(bytes: &[u8]) -> Option<usize> {
+    let (mut run, mut count) = (0, 0);
     for byte in bytes {
         if *byte < 0x80 {
             if run == VARINT_BYTES_MAX - 1 && *byte > 1 {
-                return false;
+                return None;
             }
             run = 0;
+            count += 1;
         } else {
             run += 1;
             if run == VARINT_BYTES_MAX {
-                return false;
+                return None;
             }
         }
     }
-    run == 0
+    (run == 0).then_some(count)
 }
 
 /// Bytes that a varint takes.
@@ -231,7 +232,7 @@ mod tests {
                 put_varint(&mut bytes, *value);
                 prop_assert_eq!(bytes.len() as u64 - before, varint_len(*value));
             }
-            prop_assert!(are_varints(&bytes));
+            prop_assert_eq!(varint_count(&bytes), Some(values.len()));
             let mut reader = Reader::new(&bytes, 0..bytes.len());
             for value in &values {
                 prop_assert_eq!(reader.varint(), Ok(*value));
@@ -246,7 +247,7 @@ mod tests {
             while reader.at < reader.end && is_read {
                 is_read = reader.varint().is_ok();
             }
-            prop_assert_eq!(are_varints(&bytes), is_read);
+            prop_assert_eq!(varint_count(&bytes).is_some(), is_read);
         }
     }
 }

@@ -7,7 +7,7 @@ use forebay_core::{Error, ErrorKind, Result, crc32c};
 use forebay_io::Buf;
 
 use super::example::List;
-use super::wire::{are_varints, field_len, put_head, put_varint, varint_len};
+use super::wire::{field_len, put_head, put_varint, varint_count, varint_len};
 use super::{DATA_BYTES_MAX, HEAD_BYTES, RECORD_FIELD, TAIL_BYTES, decode, mask};
 use crate::format::{SampleRef, ShardWriter};
 use crate::schema::{Dtype, Field, Kind};
@@ -58,7 +58,7 @@ impl<'a> Plan<'a> {
             Kind::Bytes | Kind::Text | Kind::Json | Kind::Decimal | Kind::Image => {
                 (List::Bytes, Body::Value(bytes))
             }
-            Kind::Varints if are_varints(bytes) => (List::Ints, Body::Value(bytes)),
+            Kind::Varints if varint_count(bytes).is_some() => (List::Ints, Body::Value(bytes)),
             Kind::Varints => return Err(invalid(field, "holds no whole varints")),
             Kind::Array { dtype, .. } | Kind::List { dtype } => numbers(field, *dtype, bytes)?,
             Kind::Encoded { encoding } => match encoding.as_str() {

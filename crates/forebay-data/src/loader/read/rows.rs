@@ -11,6 +11,7 @@ use super::Reader;
 use super::loaded::{Bad, Contents, Times};
 use crate::block::Block;
 use crate::dataset::GroupRead;
+use crate::filter::key_field;
 use crate::source::ShardSource;
 use crate::table::{Group, Table};
 
@@ -98,6 +99,9 @@ impl Reader {
     pub(super) fn own_columns(&self, table: &Table) -> Arc<[usize]> {
         let columns = self.columns(table);
         let wanted = self.fields.iter().filter_map(|field| *columns.get(*field)?);
-        wanted.collect()
+        let mut wanted: Vec<usize> = wanted.collect();
+        let key = key_field(&table.fields).filter(|key| self.has_keys && !wanted.contains(key));
+        wanted.extend(key);
+        wanted.into()
     }
 }

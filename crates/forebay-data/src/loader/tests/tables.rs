@@ -7,7 +7,11 @@ const ROOM_BYTES: u64 = 64 << 20;
 fn reader(dataset: &Dataset, memory_bytes_max: u64) -> Reader {
     let pool = pool(1 << 20, None).unwrap();
     let sources = dataset.clone().into();
-    let mut readers = readers(&sources, &[], &pool, &Cpu::new(1), memory_bytes_max);
+    let spec = StreamSpec {
+        memory_bytes_max,
+        ..StreamSpec::default()
+    };
+    let mut readers = readers(&sources, &spec, &[], &pool, &Cpu::new(1));
     readers.remove(0)
 }
 
