@@ -143,10 +143,15 @@ impl Error {
         }))
     }
 
-    /// From an operating system error during `op`; the kind follows from the error number.
+    /// From an operating system error during `op`; the kind follows from the error number, and so does the hint where one number has one remedy.
     pub fn from_io(op: &'static str, source: io::Error) -> Self {
         let kind = kind_of_io(&source);
-        Self::new(kind, op, String::new()).with_source(source)
+        let hint = hint_of_io(&source);
+        let error = Self::new(kind, op, String::new()).with_source(source);
+        match hint {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        }
     }
 
     /// Name the place, when none is named yet: the innermost place is the most exact one.
@@ -291,8 +296,23 @@ fn kind_of_io(error: &io::Error) -> ErrorKind {
     }
 }
 
+/// What can be done about an error number, whatever was tried: files run out for listings, sockets and threads as they do for files.
+fn hint_of_io(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        EMFILE => Some("raise the limit of open files (ulimit -n)"),
+        ENFILE => Some("the machine has no more files to open: raise fs.file-max, or close some"),
+        _ => None,
+    }
+}
+
 /// Too many symbolic links; the standard library has no stable kind for it.
 const ELOOP: i32 = 40;
+
+/// The process has as many files open as it may; no stable kind either.
+const EMFILE: i32 = 24;
+
+/// The machine has as many files open as it may.
+const ENFILE: i32 = 23;
 
 #[cfg(test)]
 mod tests {
@@ -318,6 +338,21 @@ mod tests {
         );
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert_eq!(error.location(), Some("/data/a"));
+    }
+
+    #[test]
+    fn running_out_of_files_has_a_remedy_wherever_it_happens() {
+        for (errno, remedy) in [(23, "fs.file-max"), (24, "ulimit -n")] {
+            let error = Error::from_io("list", io::Error::from_raw_os_error(errno)).at("/data");
+            assert!(
+                error.hint().is_some_and(|hint| hint.contains(remedy)),
+                "{error:?}"
+            );
+        }
+        assert_eq!(
+            Error::from_io("list", io::Error::from_raw_os_error(5)).hint(),
+            None
+        );
     }
 
     #[test]

@@ -300,7 +300,6 @@ pub(crate) fn open_error(path: &Path, error: io::Error) -> Error {
     let hint = match error.raw_os_error() {
         Some(libc::ELOOP) => Some("the path runs through a loop of symbolic links"),
         Some(libc::EISDIR) => Some("this is a directory; name a file in it"),
-        Some(libc::EMFILE | libc::ENFILE) => Some("raise the limit of open files (ulimit -n)"),
         _ => None,
     };
     let error = Error::from_io("open", error).at(path.display());

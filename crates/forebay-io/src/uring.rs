@@ -295,6 +295,7 @@ fn unavailable(cause: Option<std::io::Error>) -> Error {
         (_, Some(libc::EPERM | libc::EACCES)) => {
             "forbidden to this process, probably by the container (seccomp)"
         }
+        (_, Some(libc::EMFILE | libc::ENFILE)) => "no more files can be open (ulimit -n)",
         (_, Some(libc::ENOMEM)) => "the limit of locked memory is too low (ulimit -l)",
         _ => "the kernel refuses to make a ring",
     };
