@@ -334,6 +334,9 @@ pub(crate) struct FormatArgs {
     /// What records of TFRecord are: Examples, whose features become fields, or raw bytes
     #[arg(long, value_name = "KIND", value_parser = ["auto", "examples", "raw"])]
     pub(crate) records: Option<String>,
+    /// What plain files are: images, whose directories are classes, or a tree of samples
+    #[arg(long, value_name = "KIND", value_parser = ["images", "tree"])]
+    pub(crate) layout: Option<String>,
 }
 
 /// `forebay index`.

@@ -16,7 +16,11 @@ impl FormatArgs {
     /// The format that was asked for, if one was.
     pub(crate) fn spec(&self) -> Result<Option<FormatSpec>> {
         let is_tokens = self.tokens.is_some() || self.dtype.is_some();
-        let by_option = [(is_tokens, "tokens"), (self.records.is_some(), "tfrecord")];
+        let by_option = [
+            (is_tokens, "tokens"),
+            (self.records.is_some(), "tfrecord"),
+            (self.layout.is_some(), "files"),
+        ];
         let implied = by_option
             .iter()
             .find(|(is_given, _)| *is_given)
@@ -25,7 +29,7 @@ impl FormatArgs {
             return Ok(None);
         };
         if by_option.iter().any(|(is_given, of)| *is_given && *of != name) {
-            let message = format!("--tokens, --dtype or --records say nothing about format {name}");
+            let message = format!("--tokens, --dtype, --records or --layout say nothing about format {name}");
             return Err(Error::new(ErrorKind::InvalidInput, "arguments", message));
         }
         let mut spec = FormatSpec::new(name);
@@ -37,6 +41,9 @@ impl FormatArgs {
         }
         if let Some(records) = &self.records {
             spec = spec.with("records", records.as_str());
+        }
+        if let Some(layout) = &self.layout {
+            spec = spec.with("layout", layout.as_str());
         }
         Ok(Some(spec))
     }

@@ -15,6 +15,7 @@ mod fit;
 mod folder;
 mod group;
 mod index;
+mod layout;
 mod listed;
 mod place;
 mod read;
@@ -43,6 +44,7 @@ pub use registry::FORMAT_NAMES;
 use registry::ShardStore;
 use select::Selected;
 
+use crate::format::files::LeftOut;
 use crate::format::{Format, GroupDecoder};
 use crate::kept::Kept;
 use crate::manifest::{FormatSpec, MANIFEST_NAME, Manifest, Shard};
@@ -120,6 +122,11 @@ impl Default for OpenOptions {
 
 /// Is told how a pass over shards goes on; called from several tasks.
 pub trait Progress: fmt::Debug + Send + Sync {
+    /// Something about the data set that whoever opens it should know, such as files that are not read.
+    fn noted(&self, note: &str) {
+        let _ = note;
+    }
+
     /// So much is to be read.
     fn planned(&self, shards: u64, bytes: u64) {
         let _ = (shards, bytes);
@@ -270,6 +277,7 @@ impl Dataset {
             let manifest = Manifest::open(place, &key, context).await?;
             return Self::open_indexed(store, context, manifest, options).await;
         };
+        found.notes.iter().for_each(|note| options.progress.noted(note));
         let built = index::build(context, &found, sink, &options.progress).await?;
         let metas = found
             .shards
@@ -407,6 +415,16 @@ impl Dataset {
             return Ok(Vec::new());
         }
         fit::unlisted(&self.0.from.store, &self.0.manifest).await
+    }
+
+    /// Files of a plain folder that are part of no sample.
+    pub fn files_left_out(&self) -> u64 {
+        self.0.from.left_out().map_or(0, LeftOut::files)
+    }
+
+    /// What is to be said of them.
+    pub(crate) fn note(&self) -> Option<String> {
+        self.0.from.note()
     }
 
     /// Where the samples of a shard lie.

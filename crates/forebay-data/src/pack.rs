@@ -137,6 +137,8 @@ pub struct PackReport {
     pub samples: u64,
     /// Samples of the input.
     pub samples_read: u64,
+    /// Files of an input that is a plain folder which are part of no sample, and were not packed.
+    pub files_left_out: u64,
     /// Shards of the target.
     pub shards: u64,
     /// Of these, those that an earlier run had written.
@@ -165,6 +167,7 @@ impl PackReport {
             format: manifest.spec().clone(),
             samples: manifest.samples(),
             samples_read: input.samples(),
+            files_left_out: input.files_left_out(),
             shards: shards.len() as u64,
             shards_kept: shards.len() as u64,
             bytes_read: input.bytes(),
@@ -189,6 +192,9 @@ pub async fn pack(
     spec.check()?;
     target::refuse_overlap(&*from.store, &*to)?;
     let input = Input::open(from, context, options, spec).await?;
+    if let Some(note) = input.note() {
+        options.progress.noted(&note);
+    }
     let shaper = Arc::new(Shaper::new(input.schema(), input.is_named(), spec)?);
     let shares = Shares::new(spec, input.reads())?;
     let plan = Plan::new(&input, spec);

@@ -58,3 +58,18 @@ def test_a_state_with_nothing_behind_it_is_told(shards: Path) -> None:
         once.load_state_dict(states[6])
     with pytest.raises(forebay.CorruptDataError, match="this is no state of a stream"):
         once.load_state_dict({"epoch": 1})
+
+
+def test_files_that_are_no_images_are_warned_of(tmp_path: Path) -> None:
+    for name in ("cat/0.jpg", "cat/1.jpg", "dog/0.jpg", "dog/Thumbs.db", "README.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    with pytest.warns(UserWarning, match=r"left out are 2 files.*such as 'README.txt'.*\"layout\": \"tree\""):
+        stream = forebay.stream(tmp_path, batch_size=3)
+    with stream as batches:
+        batch = next(batches)
+        assert list(batch["label"]) == [0, 0, 1]
+        assert list(batch["__key__"]) == ["cat/0", "cat/1", "dog/0"]
+    tree = {"name": "files", "layout": "tree"}
+    with pytest.warns(UserWarning, match="no index here"):
+        assert forebay.stream(tmp_path, batch_size=5, format=tree).samples == 5

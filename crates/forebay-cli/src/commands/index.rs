@@ -25,6 +25,8 @@ struct Summary<'a> {
     format: &'a FormatSpec,
     shards: usize,
     samples: u64,
+    /// Files of a plain folder that are part of no sample.
+    files_left_out: u64,
     stored_bytes: u64,
     /// What became of `SHA256SUMS`.
     sums: &'static str,
@@ -79,6 +81,7 @@ fn conclude(dataset: &Dataset, manifest: String, time: Duration, app: &App) -> P
             format: dataset.manifest().spec(),
             shards: shards.len(),
             samples: dataset.samples(),
+            files_left_out: dataset.files_left_out(),
             stored_bytes,
             sums: dataset.manifest().sums().name(),
             seconds: time.as_secs_f64(),

@@ -110,8 +110,12 @@ fn conclude(report: &PackReport, target: String, time: Duration, app: &App) -> P
         0 => String::new(),
         kept => format!(", {kept} of them from an earlier run"),
     };
+    let left_out = match report.files_left_out {
+        0 => String::new(),
+        files => format!(", {} left out", count(files, "file")),
+    };
     printer.say(format_args!(
-        "packed {} into {} of format {}{kept}; {} in {:.1} s ({})",
+        "packed {} into {} of format {}{kept}{left_out}; {} in {:.1} s ({})",
         count(report.samples, "sample"),
         count(report.shards, "shard"),
         report.format.name,

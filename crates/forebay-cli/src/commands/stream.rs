@@ -272,6 +272,10 @@ struct Indexing {
 }
 
 impl Progress for Indexing {
+    fn noted(&self, note: &str) {
+        self.bar.0.suspend(|printer| printer.say(note));
+    }
+
     fn planned(&self, shards: u64, bytes: u64) {
         let note = note_unindexed(&self.location, (shards, bytes), self.world, self.is_saved);
         self.bar.0.suspend(|printer| printer.say(note));

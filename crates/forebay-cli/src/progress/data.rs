@@ -34,6 +34,10 @@ impl DataBar {
 }
 
 impl Progress for DataBar {
+    fn noted(&self, note: &str) {
+        self.bar.suspend(|printer| printer.say(note));
+    }
+
     fn planned(&self, shards: u64, bytes: u64) {
         self.shards_planned.store(shards, Ordering::Relaxed);
         self.bar.bar.set_length(bytes);

@@ -63,6 +63,79 @@ fn a_folder_becomes_shards_that_verify_and_stream() {
 }
 
 #[test]
+fn stray_files_among_images_are_left_out_and_told() {
+    let sandbox = Sandbox::new();
+    for name in ["raw/cat/0.jpg", "raw/cat/1.jpg", "raw/dog/0.png"] {
+        sandbox.file(name, 100);
+    }
+    sandbox.file("raw/cat/Thumbs.db", 10);
+    sandbox.file("raw/README.txt", 10);
+    let told = [
+        "left out are 2 files that are no images in directories of classes: 1 .db, 1 .txt, such as 'README.txt'",
+        "--layout tree",
+    ];
+    sandbox
+        .run(["pack", "raw", "w", "--to", "wds"])
+        .exits(0)
+        .says(&told)
+        .says(&["packed 3 samples into 1 shard of format wds, 2 files left out;"]);
+    let report = sandbox
+        .run(["pack", "raw", "m", "--to", "mds", "--json"])
+        .exits(0)
+        .json();
+    assert_eq!(report["files_left_out"], 2);
+    sandbox.run(["stream", "raw"]).exits(0).says(&told);
+    sandbox
+        .run(["pack", "raw", "t", "--to", "wds", "--layout", "tree"])
+        .exits(0)
+        .says(&["packed 5 samples"]);
+    let report = sandbox.run(["index", "raw", "--json"]).exits(0).json();
+    assert_eq!(
+        (&report["samples"], &report["files_left_out"]),
+        (&3.into(), &2.into())
+    );
+    sandbox
+        .run(["stream", "raw", "--layout", "tree", "--format", "wds"])
+        .exits(2)
+        .says(&["--layout say nothing about format wds"]);
+}
+
+#[test]
+fn running_out_of_files_has_a_hint_at_the_start_and_in_listings() {
+    let sandbox = Sandbox::new();
+    sandbox.file("raw/a.txt", 4);
+    let mut seen = [false; 2];
+    for limit in 4..24 {
+        let mut command = Command::new("/bin/sh");
+        let packed = command
+            .args([
+                "-c",
+                &format!("ulimit -n {limit}; exec \"$0\" pack raw w{limit} --to wds"),
+            ])
+            .arg(env!("CARGO_BIN_EXE_forebay"))
+            .current_dir(sandbox.work())
+            .env("HOME", sandbox.home())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&packed.stderr);
+        for (seen, begin) in seen
+            .iter_mut()
+            .zip(["error: i/o error: start:", "error: i/o error: list "])
+        {
+            if said.starts_with(begin) {
+                *seen = true;
+                let hint = "hint: raise the limit of open files (ulimit -n)";
+                assert!(said.contains(hint), "{limit}: {said}");
+            }
+        }
+    }
+    assert_eq!(
+        seen, [true; 2],
+        "where files run out has changed: try other limits"
+    );
+}
+
+#[test]
 fn few_descriptors_are_enough() {
     let sandbox = Sandbox::new();
     for index in 0..5000 {

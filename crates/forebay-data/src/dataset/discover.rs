@@ -7,7 +7,7 @@ use forebay_core::{Error, ErrorKind, Key, Result};
 use forebay_store::{Context, Entry, ListOptions, ObjectMeta, Store, is_special_file};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use super::folder::with_layout;
+use super::layout::{beside, with_layout};
 use super::listed::by_index;
 use super::place::nothing_at;
 use super::registry::{self, PETASTORM, ShardStore};
@@ -31,6 +31,8 @@ pub struct Discovered {
     pub spec: FormatSpec,
     /// The shards, in order.
     pub shards: Vec<ObjectMeta>,
+    /// What whoever opens the data set should know: what is not read of what is there, and what was decided in doubt.
+    pub notes: Vec<String>,
     /// Where they are read from.
     pub(super) from: ShardStore,
 }
@@ -139,11 +141,15 @@ pub async fn discover(
     }
     let from = ShardStore::of_files(store, &found.spec, &found.shards)?;
     let shards = from.virtual_shards().unwrap_or_default();
-    let spec = found.spec;
     if shards.is_empty() {
         return Err(nothing_at(nothing(choice), store.location()));
     }
-    Ok(Discovered { spec, shards, from })
+    Ok(Discovered {
+        spec: found.spec,
+        shards,
+        notes: found.notes.into_iter().chain(from.note()).collect(),
+        from,
+    })
 }
 
 /// The same, but for plain folders: there the files themselves take the place of shards.
@@ -238,23 +244,33 @@ fn by_names(
         None => FormatSpec::new(name_by(&families, &objects)?),
     };
     if spec.name == registry::FILES {
-        let spec = with_layout(spec, &objects);
-        let from = ShardStore::plain(Arc::clone(store));
+        let (spec, doubt) = with_layout(spec, &objects);
         return Ok(Discovered {
             spec,
             shards: objects,
-            from,
+            notes: Vec::from_iter(doubt),
+            from: ShardStore::plain(Arc::clone(store)),
         });
     }
     let is_shard = |meta: &ObjectMeta| family_of(&meta.key).is_some_and(|family| family.is_of(&spec.name));
+    let mut notes = Vec::new();
     // Whoever names objects and a format knows better than names do.
     let shards = if are_named && choice.is_some() {
         objects
     } else {
+        let shards = objects.iter().filter(|meta| is_shard(meta)).count();
+        if choice.is_none() {
+            notes.extend(beside(&spec.name, shards, &objects));
+        }
         objects.into_iter().filter(is_shard).collect()
     };
     let from = ShardStore::plain(Arc::clone(store));
-    Ok(Discovered { spec, shards, from })
+    Ok(Discovered {
+        spec,
+        shards,
+        notes,
+        from,
+    })
 }
 
 fn name_by(families: &BTreeSet<Family>, objects: &[ObjectMeta]) -> Result<&'static str> {

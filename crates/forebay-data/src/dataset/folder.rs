@@ -17,7 +17,7 @@ use forebay_store::{
 };
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use crate::format::files::{FileLayout, FileSet, FileSetBuilder, FileShard, ImageFields, Member};
+use crate::format::files::{FileLayout, FileSet, FileSetBuilder, FileShard, ImageFields, LeftOut, Member};
 use crate::format::{Format, Scan};
 use crate::manifest::FormatSpec;
 use crate::source::ShardSource;
@@ -28,9 +28,6 @@ const SHARD_BYTES: u64 = 64 << 20;
 
 /// Virtual shards written out at the same time: as many as are read side by side.
 const SHARDS_KEPT_MAX: usize = 32;
-
-/// Endings of images, as torchvision knows them.
-const IMAGES: [&str; 9] = ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"];
 
 /// Files read at once for one range.
 const FILES_AT_ONCE_MAX: usize = 32;
@@ -99,40 +96,10 @@ impl Laid {
     }
 }
 
-/// How files make samples, by the parameter `layout`: `tree`, or `images` whose directories are classes.
-fn layout_of(spec: &FormatSpec) -> Result<FileLayout> {
-    match spec.params.get("layout").and_then(|value| value.as_str()) {
-        Some("tree") => Ok(FileLayout::Tree),
-        Some("images") => Ok(FileLayout::Images(ImageFields::arrays())),
-        _ => {
-            let message = "format files has a layout: tree or images";
-            Err(Error::new(ErrorKind::InvalidInput, "open data set", message))
-        }
-    }
-}
-
-/// The layout that the files speak of: images in directories are classes of images, anything else is a tree.
-pub(super) fn with_layout(spec: FormatSpec, objects: &[ObjectMeta]) -> FormatSpec {
-    if spec.params.contains_key("layout") {
-        return spec;
-    }
-    let is_image = |meta: &ObjectMeta| {
-        let name = meta.key.as_str().to_ascii_lowercase();
-        let ending = name.rsplit('.').next().unwrap_or_default();
-        name.contains('/') && IMAGES.contains(&ending)
-    };
-    let layout = if objects.iter().all(is_image) {
-        "images"
-    } else {
-        "tree"
-    };
-    spec.with("layout", layout)
-}
-
 impl Folder {
     /// Around the files listed.
     pub(super) fn new(inner: Arc<dyn Store>, spec: &FormatSpec, objects: &[ObjectMeta]) -> Result<Self> {
-        let mut builder = FileSetBuilder::new(&Key::ROOT, layout_of(spec)?);
+        let mut builder = FileSetBuilder::new(&Key::ROOT, FileLayout::of(spec, ImageFields::arrays)?);
         for meta in objects {
             builder.push(&meta.key, meta.size)?;
         }
@@ -162,6 +129,16 @@ impl Folder {
     /// The virtual shards, in order.
     pub(super) fn shards(&self) -> Vec<ObjectMeta> {
         self.metas.values().map(|(_, meta)| meta.clone()).collect()
+    }
+
+    /// What whoever reads the folder should know: which files are not read.
+    pub(super) fn note(&self) -> Option<String> {
+        self.set.note()
+    }
+
+    /// Files that are part of no sample.
+    pub(super) fn left_out(&self) -> &LeftOut {
+        self.set.left_out()
     }
 
     fn laid(&self, key: &Key) -> Result<Arc<Laid>> {

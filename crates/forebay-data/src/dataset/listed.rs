@@ -69,8 +69,12 @@ pub(super) async fn by_index(
     } else {
         find(&shards, objects).map_err(|error| error.at(&place))?
     };
-    let from = ShardStore::plain(Arc::clone(store));
-    Ok(Some(Discovered { spec, shards, from }))
+    Ok(Some(Discovered {
+        spec,
+        shards,
+        notes: Vec::new(),
+        from: ShardStore::plain(Arc::clone(store)),
+    }))
 }
 
 fn mds_shards(text: &[u8]) -> Result<Shards> {

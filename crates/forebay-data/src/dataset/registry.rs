@@ -10,6 +10,7 @@ use super::discover::list;
 use super::folder::{Files, Folder};
 use super::listed::{self, LITDATA, MDS};
 use crate::format::Format;
+use crate::format::files::LeftOut;
 use crate::format::parquet::Parquet;
 use crate::format::petastorm::{COMMON_METADATA, Petastorm};
 use crate::format::tfrecord::{Records, TfRecord};
@@ -68,6 +69,16 @@ impl ShardStore {
     /// Virtual shards, where shards are virtual.
     pub(super) fn virtual_shards(&self) -> Option<Vec<ObjectMeta>> {
         self.folder.as_ref().map(|folder| folder.shards())
+    }
+
+    /// What whoever reads a folder should know of it.
+    pub(super) fn note(&self) -> Option<String> {
+        self.folder.as_ref().and_then(|folder| folder.note())
+    }
+
+    /// Files of a folder that are part of no sample.
+    pub(super) fn left_out(&self) -> Option<&LeftOut> {
+        self.folder.as_ref().map(|folder| folder.left_out())
     }
 
     /// The format that a manifest, or a user, names. Formats that describe their shards in a file of their own read it again.

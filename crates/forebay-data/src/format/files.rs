@@ -1,21 +1,25 @@
 //! Plain folders of small files, as shards that exist only as lists.
 //!
 //! Specified in `docs/formats/files.md`. A listing goes through a [`FileSetBuilder`] row by row and becomes a [`FileSet`]: all files sorted, grouped to samples,
-//! and the samples to virtual shards of about one size ([`discover`]). A [`FileShard`] is one of them written out: which files make which fields of
+//! and the samples to virtual shards of about one size ([`discover`]); what is part of no sample is counted by kind ([`LeftOut`]). A [`FileShard`] is one of them written out: which files make which fields of
 //! which samples. Its bytes are its files one after the other; [`FileShard::tabulate`] makes the table over them, and [`FileShard::read`] reads a range of
 //! samples into one buffer, many files at once ([`read`]). From there on it is a shard like any other.
 
 mod discover;
+mod left_out;
 mod read;
 #[cfg(test)]
 mod tests;
 
-use forebay_core::{Key, Span};
+use forebay_core::{Error, ErrorKind, Key, Result, Span};
 use serde::{Deserialize, Serialize};
 
+use crate::manifest::FormatSpec;
 use crate::schema::{Dtype, Field, Kind};
 
 pub use discover::{FileSet, FileSetBuilder};
+pub(crate) use discover::{is_image, sample_parts};
+pub use left_out::LeftOut;
 pub use read::FileRead;
 
 /// How files make samples.
@@ -25,6 +29,25 @@ pub enum FileLayout {
     Tree,
     /// An image is a sample, and the directory at the root that it is below is its class.
     Images(ImageFields),
+}
+
+/// How users ask for a layout by its name, on the command line and in Python.
+pub(crate) fn option(layout: &str) -> String {
+    format!("--layout {layout} (in Python: format={{\"name\": \"files\", \"layout\": \"{layout}\"}})")
+}
+
+impl FileLayout {
+    /// By the parameter `layout` of the format: `tree`, or `images`, whose directories are classes.
+    pub(crate) fn of(spec: &FormatSpec, fields: impl FnOnce() -> ImageFields) -> Result<Self> {
+        match spec.params.get("layout").and_then(|value| value.as_str()) {
+            Some("tree") => Ok(Self::Tree),
+            Some("images") => Ok(Self::Images(fields())),
+            _ => {
+                let message = "format files has a layout: tree or images";
+                Err(Error::new(ErrorKind::InvalidInput, "open data set", message))
+            }
+        }
+    }
 }
 
 /// What the fields of an image folder are called, and how its labels are written.

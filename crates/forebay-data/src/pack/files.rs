@@ -60,16 +60,20 @@ impl FilesInput {
         objects: &[ObjectMeta],
         spec: &PackSpec,
     ) -> Result<Self> {
-        let is_images = format.params.get("layout").and_then(|value| value.as_str()) == Some("images");
-        let layout = match (is_images, spec.to) {
-            (false, _) => FileLayout::Tree,
-            (true, PackFormat::Wds) => FileLayout::Images(ImageFields::webdataset()),
-            (true, _) => FileLayout::Images(ImageFields::arrays()),
+        let fields = || match spec.to {
+            PackFormat::Wds => ImageFields::webdataset(),
+            _ => ImageFields::arrays(),
         };
+        let layout = FileLayout::of(format, fields)?;
+        let is_tree = layout == FileLayout::Tree;
         let mut builder = FileSetBuilder::new(&Key::ROOT, layout);
         let mut identity = digest::Context::new(&digest::SHA256);
+        identity.update(&[u8::from(is_tree)]);
         for meta in objects {
-            builder.push(&meta.key, meta.size)?;
+            // A stray file that comes or goes is no other input.
+            if !builder.push(&meta.key, meta.size)? {
+                continue;
+            }
             for part in [meta.key.as_str(), meta.version.as_deref().unwrap_or_default()] {
                 identity.update(&(part.len() as u64).to_le_bytes());
                 identity.update(part.as_bytes());
@@ -112,6 +116,14 @@ impl FilesInput {
 
     pub(super) fn samples(&self) -> u64 {
         self.set.samples()
+    }
+
+    pub(super) fn files_left_out(&self) -> u64 {
+        self.set.left_out().files()
+    }
+
+    pub(super) fn note(&self) -> Option<String> {
+        self.set.note()
     }
 
     pub(super) fn bytes(&self) -> u64 {

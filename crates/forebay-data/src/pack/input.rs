@@ -146,6 +146,7 @@ impl Input {
             let shards = place.shards.as_deref();
             let found = look_for(&place.store, context, options.format.as_ref(), shards).await?;
             if found.spec.name == FILES {
+                found.notes.iter().for_each(|note| options.progress.noted(note));
                 return FilesInput::new(place.store, &found.spec, &found.shards, spec).map(Self::Files);
             }
         }
@@ -186,6 +187,22 @@ impl Input {
         match self {
             Self::Files(files) => files.samples(),
             Self::Shards(shards) => shards.samples(),
+        }
+    }
+
+    /// Files of a folder that are part of no sample, and are not packed.
+    pub(super) fn files_left_out(&self) -> u64 {
+        match self {
+            Self::Files(files) => files.files_left_out(),
+            Self::Shards(shards) => shards.files_left_out(),
+        }
+    }
+
+    /// What is to be said of them, unless it was when the input was opened.
+    pub(super) fn note(&self) -> Option<String> {
+        match self {
+            Self::Files(files) => files.note(),
+            Self::Shards(shards) => shards.note(),
         }
     }
 

@@ -96,6 +96,14 @@ impl ShardsInput {
         self.dataset.samples()
     }
 
+    pub(super) fn files_left_out(&self) -> u64 {
+        self.dataset.files_left_out()
+    }
+
+    pub(super) fn note(&self) -> Option<String> {
+        self.dataset.note()
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.dataset.shards().iter().map(|shard| shard.raw_bytes).sum()
     }

@@ -55,7 +55,7 @@ impl Notes {
     }
 }
 
-/// Notes that a data set without a manifest is about to be read.
+/// Notes what is to be known of a data set, and that one without a manifest is about to be read.
 #[derive(Debug)]
 struct Unindexed {
     notes: Notes,
@@ -65,6 +65,10 @@ struct Unindexed {
 }
 
 impl Progress for Unindexed {
+    fn noted(&self, note: &str) {
+        self.notes.add(note.to_owned());
+    }
+
     fn planned(&self, shards: u64, bytes: u64) {
         let note = note_unindexed(&self.location, (shards, bytes), self.world, self.is_saved);
         self.notes.add(note);

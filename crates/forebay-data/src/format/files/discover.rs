@@ -10,6 +10,7 @@ use forebay_core::{Error, ErrorKind, Key, Result};
 use forebay_store::{Entry, ListOptions, Store, is_special_file};
 use futures::StreamExt;
 
+use super::left_out::LeftOut;
 use super::{FileLayout, FileSample, FileShard, Member};
 use crate::format::wds::names;
 use crate::schema::{Field, Kind};
@@ -33,7 +34,7 @@ pub struct FileSetBuilder {
     dir_ids: HashMap<Box<str>, u32>,
     names: String,
     files: Vec<FileRow>,
-    left_out: u64,
+    left_out: LeftOut,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +59,23 @@ pub struct FileSet {
     /// First file of each sample, and the number of files behind them.
     samples: Vec<u32>,
     shards: Vec<Range<u32>>,
-    left_out: u64,
+    left_out: LeftOut,
+}
+
+/// A path in its parts: the directory, what the name has before its first dot, and what it has behind. `None` where no layout makes a sample of it.
+pub(crate) fn sample_parts(path: &str) -> Option<(&str, &str, &str)> {
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let (stem, field) = name.split_once('.')?;
+    let is_sample = !stem.is_empty() && !field.is_empty() && !names::is_metadata(path);
+    is_sample.then_some((dir, stem, field))
+}
+
+/// True when what a name has behind its first dot ends like an image.
+pub(crate) fn is_image(field: &str) -> bool {
+    let ending = field.rsplit('.').next().unwrap_or(field);
+    IMAGE_ENDINGS
+        .iter()
+        .any(|known| known.eq_ignore_ascii_case(ending))
 }
 
 impl FileSetBuilder {
@@ -71,12 +88,12 @@ impl FileSetBuilder {
             dir_ids: HashMap::new(),
             names: String::new(),
             files: Vec::new(),
-            left_out: 0,
+            left_out: LeftOut::default(),
         }
     }
 
-    /// Take a file.
-    pub fn push(&mut self, key: &Key, size: u64) -> Result<()> {
+    /// Take a file; false where it is part of no sample.
+    pub fn push(&mut self, key: &Key, size: u64) -> Result<bool> {
         let Some(below) = key.below(&self.root) else {
             return Err(invalid(format!(
                 "'{}' is not below the folder",
@@ -85,9 +102,9 @@ impl FileSetBuilder {
         };
         let path = below.as_str();
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
-        if !self.is_wanted(path, dir, name) {
-            self.left_out += 1;
-            return Ok(());
+        if !self.is_wanted(path) {
+            self.left_out.add(&below);
+            return Ok(false);
         }
         if size > SAMPLE_BYTES_MAX {
             let message = format!("'{}' is longer than a sample may be", path.escape_debug());
@@ -108,21 +125,14 @@ impl FileSetBuilder {
             dir,
             name: start,
         });
-        Ok(())
+        Ok(true)
     }
 
-    fn is_wanted(&self, path: &str, dir: &str, name: &str) -> bool {
-        let Some((_, field)) = name
-            .split_once('.')
-            .filter(|(stem, field)| !stem.is_empty() && !field.is_empty())
-        else {
+    fn is_wanted(&self, path: &str) -> bool {
+        let Some((dir, _, field)) = sample_parts(path) else {
             return false;
         };
-        let is_image = || {
-            let ending = field.rsplit('.').next().unwrap_or(field).to_ascii_lowercase();
-            !dir.is_empty() && IMAGE_ENDINGS.contains(&ending.as_str())
-        };
-        !names::is_metadata(path) && (self.layout == FileLayout::Tree || is_image())
+        self.layout == FileLayout::Tree || (!dir.is_empty() && is_image(field))
     }
 
     /// Listings come directory by directory: the last one is asked first.
@@ -194,9 +204,11 @@ impl FileSet {
         let mut listing = store.list(root, ListOptions { recursive: true });
         while let Some(row) = listing.next().await {
             match row {
-                Ok(Entry::Object(meta)) => builder.push(&meta.key, meta.size)?,
+                Ok(Entry::Object(meta)) => {
+                    builder.push(&meta.key, meta.size)?;
+                }
                 Ok(Entry::Prefix(_)) => {}
-                Err(error) if is_special_file(&error) => builder.left_out += 1,
+                Err(error) if is_special_file(&error) => builder.left_out.add_special(),
                 Err(error) => return Err(error),
             }
         }
@@ -214,8 +226,30 @@ impl FileSet {
     }
 
     /// Files and other entries that are part of no sample.
-    pub fn left_out(&self) -> u64 {
-        self.left_out
+    pub fn left_out(&self) -> &LeftOut {
+        &self.left_out
+    }
+
+    /// What whoever reads the folder should know: which files are not read. `None` where all are.
+    pub fn note(&self) -> Option<String> {
+        if self.left_out.files() == 0 {
+            return None;
+        }
+        let (what, advice) = match &self.layout {
+            FileLayout::Tree => (
+                "that are part of no sample",
+                "a file needs a name before its first dot and an ending behind it".to_owned(),
+            ),
+            FileLayout::Images(_) => (
+                "that are no images in directories of classes",
+                format!("all files are read, without labels, by {}", super::option("tree")),
+            ),
+        };
+        Some(format!(
+            "{} {what}: {}; {advice}",
+            self.left_out.count(),
+            self.left_out
+        ))
     }
 
     /// Names of the classes by label; empty where the layout has none.

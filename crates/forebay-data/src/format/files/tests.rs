@@ -68,7 +68,7 @@ fn files_of_one_stem_are_one_sample() {
             )
         );
     }
-    assert_eq!((set.samples(), set.files(), set.left_out()), (4, 6, 5));
+    assert_eq!((set.samples(), set.files(), set.left_out().files()), (4, 6, 5));
     let shard = set.shard(0).unwrap();
     let fields: Vec<_> = shard.fields.iter().map(|field| field.name.as_str()).collect();
     assert_eq!(fields, ["txt", "jpg", "json", "seg.png"]);
@@ -115,7 +115,12 @@ fn classes_are_the_sorted_directories_at_the_root() {
         ("dog/2", 2),
     ];
     assert_eq!(keys, expected.map(|(key, label)| (key.to_owned(), label)));
-    assert_eq!(set.left_out(), 3);
+    assert_eq!(set.left_out().files(), 3);
+    assert_eq!(
+        set.note().unwrap(),
+        "left out are 3 files that are no images in directories of classes: 2 .txt, 1 .jpg, such as 'cat/notes.txt'; \
+         all files are read, without labels, by --layout tree (in Python: format={\"name\": \"files\", \"layout\": \"tree\"})"
+    );
     let shard = set.shard(0).unwrap();
     assert_eq!(shard.bytes(), 5 * 5 + 5 * 8);
     let set = set_of(FileLayout::Images(ImageFields::webdataset()), &files, 1 << 20).unwrap();

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::dataset::Save;
 use crate::format::parquet::{ParquetOptions, ParquetWriter};
 use crate::format::tfrecord::TfRecordWriter;
 use crate::format::wds::WdsWriter;
@@ -206,6 +207,38 @@ async fn folders_of_images_get_their_labels() {
     let mds = memory_store();
     run(&from, &mds, &small(PackFormat::Mds)).await.unwrap();
     assert_eq!(samples(&mds).await[2].1["label"], 1i64.to_le_bytes());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stray_files_among_images_are_left_out_and_counted() {
+    let from = memory_store();
+    for (name, index) in [("cat/1.jpg", 1), ("cat/2.png", 2), ("dog/1.jpg", 3)] {
+        put(&*from, name, &bytes_of(index, 50)).await;
+    }
+    let clean = run(&from, &memory_store(), &small(PackFormat::Wds))
+        .await
+        .unwrap();
+    assert_eq!((clean.samples, clean.files_left_out), (3, 0));
+    for name in ["README.txt", "cat/Thumbs.db", "annotations/all.csv"] {
+        put(&*from, name, b"no image").await;
+    }
+    let report = run(&from, &memory_store(), &small(PackFormat::Wds))
+        .await
+        .unwrap();
+    assert_eq!((report.samples, report.files_left_out), (3, 3));
+    assert_eq!(report.fingerprint, clean.fingerprint);
+    // Of a folder with an index, too.
+    let saving = OpenOptions {
+        save: Save::IfAbsent,
+        ..OpenOptions::default()
+    };
+    Dataset::open(Arc::clone(&from), &context(), &saving)
+        .await
+        .unwrap();
+    let report = run(&from, &memory_store(), &small(PackFormat::Wds))
+        .await
+        .unwrap();
+    assert_eq!((report.samples, report.files_left_out), (3, 3));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,120 @@
+//! Folders of images among other files: what is read, what is not, and that it is told.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::*;
+
+/// Keeps what it is told.
+#[derive(Debug, Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl Heard {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Progress for Heard {
+    fn noted(&self, note: &str) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(note.to_owned());
+    }
+}
+
+async fn images() -> Arc<dyn Store> {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for name in ["cat/0.jpg", "cat/1.jpg", "dog/0.jpg"] {
+        put(&*store, name, name).await;
+    }
+    store
+}
+
+/// The layout, the fingerprint and what was told.
+async fn open(store: &Arc<dyn Store>, options: OpenOptions) -> (String, [u8; 32], Vec<String>) {
+    let heard = Arc::new(Heard::default());
+    let options = OpenOptions {
+        progress: Arc::clone(&heard) as Arc<dyn Progress>,
+        ..options
+    };
+    let dataset = Dataset::open(Arc::clone(store), &context(), &options)
+        .await
+        .unwrap();
+    let layout = dataset.manifest().spec().params["layout"].to_string();
+    (layout, dataset.manifest().fingerprint(), heard.take())
+}
+
+#[tokio::test]
+async fn stray_files_leave_classes_and_numbers_as_they_are_and_are_told() {
+    let store = images().await;
+    let (layout, clean, told) = open(&store, OpenOptions::default()).await;
+    assert_eq!((layout.as_str(), told.len()), ("\"images\"", 0));
+    for name in [
+        "README.txt",
+        "a/notes.txt",
+        "cat/Thumbs.db",
+        "labels.csv",
+        "preview.png",
+    ] {
+        put(&*store, name, "no image of a class").await;
+        let (layout, fingerprint, told) = open(&store, OpenOptions::default()).await;
+        assert_eq!(layout, "\"images\"", "{name}");
+        assert_eq!(
+            fingerprint, clean,
+            "{name}: the same samples, of the same numbers"
+        );
+        assert_eq!(told.len(), 1, "{name}: {told:?}");
+    }
+    let (.., told) = open(&store, OpenOptions::default()).await;
+    assert_eq!(
+        told,
+        [
+            "left out are 5 files that are no images in directories of classes: 2 .txt, 1 .csv, 1 .db, 1 others, \
+          such as 'README.txt'; all files are read, without labels, by --layout tree \
+          (in Python: format={\"name\": \"files\", \"layout\": \"tree\"})"
+        ]
+    );
+    // Who saves the manifest is told; who opens it knows.
+    assert_eq!(open(&store, saving()).await.2.len(), 1);
+    assert_eq!(open(&store, OpenOptions::default()).await.2.len(), 0);
+}
+
+#[tokio::test]
+async fn the_layout_can_be_chosen() {
+    let store = images().await;
+    put(&*store, "README.txt", "text").await;
+    let chosen = |layout: &str| OpenOptions {
+        format: Some(FormatSpec::new(FILES).with("layout", layout)),
+        ..OpenOptions::default()
+    };
+    assert_eq!(open(&store, chosen("tree")).await.0, "\"tree\"");
+    put(&*store, "cat/0.txt", "text").await;
+    let (layout, _, told) = open(&store, OpenOptions::default()).await;
+    assert_eq!(layout, "\"tree\"", "a caption makes a tree");
+    assert!(
+        told[0].contains("3 images lie in directories, beside 2 other files"),
+        "{told:?}"
+    );
+    assert_eq!(open(&store, chosen("images")).await.0, "\"images\"");
+    let wrong = Dataset::open(store, &context(), &chosen("rows"))
+        .await
+        .unwrap_err();
+    assert!(wrong.message().contains("tree or images"), "{wrong}");
+}
+
+#[tokio::test]
+async fn images_beside_shards_are_told() {
+    let store = images().await;
+    put(&*store, "archive.lines", &lines(0, 3)).await;
+    let heard = Arc::new(Heard::default());
+    let options = OpenOptions {
+        progress: Arc::clone(&heard) as Arc<dyn Progress>,
+        ..OpenOptions::default()
+    };
+    let dataset = Dataset::open(store, &context(), &options).await.unwrap();
+    assert_eq!(dataset.samples(), 3);
+    let told = heard.take();
+    assert!(told[0].contains("the 3 images in directories"), "{told:?}");
+    assert!(told[0].contains("--format files"), "{told:?}");
+}
