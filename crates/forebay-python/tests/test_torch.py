@@ -230,17 +230,17 @@ def test_a_batch_in_hand_survives_an_error_of_the_next(data: Path) -> None:
 
     with StreamLoader(data, batch_size=10, device="cuda") as loader:
         first = next(loader)["__key__"].list()
-        taken = loader.stream.__class__.__next__
+        taken = loader.stream.__class__._look
 
-        def interrupted(_: Any) -> Any:
+        def interrupted(self: Any) -> Any:
             raise KeyboardInterrupt
 
-        loader.stream.__class__.__next__ = interrupted  # type: ignore[method-assign]
+        loader.stream.__class__._look = interrupted  # type: ignore[method-assign]
         try:
             with pytest.raises(KeyboardInterrupt):
                 next(loader)
         finally:
-            loader.stream.__class__.__next__ = taken  # type: ignore[method-assign]
+            loader.stream.__class__._look = taken  # type: ignore[method-assign]
         state = loader.state_dict()
         second = next(loader)["__key__"].list()
     assert first != second

@@ -164,17 +164,27 @@ class Stream(Iterator[Batch]):
         return self
 
     def __next__(self) -> Any:
+        ahead = self._look()
+        if ahead is None:
+            raise StopIteration
+        # From here to the caller nothing is called, so no interruption comes between: whatever ends this
+        # earlier, the batch comes again, and the state is the one before it.
+        self.index, result = ahead
+        self._given += 1
+        return result
+
+    def _look(self) -> tuple[int, Any] | None:
+        """Make the next batch, and tell its number in the epoch; None after the last.
+
+        It counts as given once ``_given`` is raised, and until then it is the next one. Whoever does that
+        calls nothing between raising it and keeping the batch: Python looks for Ctrl-C at calls.
+        """
         _numpy()
         native = _alone(self._native.next, self._given)
         if native is None:
-            raise StopIteration
+            return None
         batch = self._batch(native)
-        result = batch if self._transform is None else self._transform(batch)
-        # From here to the caller nothing is called, so no interruption comes between: whatever ends this
-        # earlier, the batch comes again, and the state is the one before it.
-        self.index = batch.index
-        self._given += 1
-        return result
+        return batch.index, batch if self._transform is None else self._transform(batch)
 
     def _batch(self, native: NativeBatch) -> Batch:
         batch = Batch()

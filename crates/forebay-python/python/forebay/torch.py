@@ -152,8 +152,10 @@ class StreamLoader:
             options.setdefault("pin", (_pin, _unpin))
         self.stream: Stream = stream(url, **_ranks(options))
         _agree(self.stream.state_dict())
-        # The batch on its way, with where the stream stood before it and whether it is the last of its epoch.
+        # The batch that is given next, with where the stream stood before it and whether it is the last of
+        # its epoch; and the one behind it, on its way to the device.
         self._next: tuple[Any, dict[str, Any], bool] | None = None
+        self._after: tuple[Any, dict[str, Any], bool] | None = None
         # Where it stood when it was closed, if not where the stream did.
         self._left: dict[str, Any] | None = None
         # Whether the last batch that was given ends its epoch, and whether one was given since it began, or
@@ -189,39 +191,58 @@ class StreamLoader:
         return self._iterations
 
     def __next__(self) -> Any:
-        if self._epoch_over:
+        ready = self._ready()
+        if ready is None:
             self._epoch_begun = self._epoch_over = False
             raise StopIteration
+        # From here to the caller nothing is called, so no interruption comes between: whatever ends this
+        # earlier, the batch comes again, and the state is the one before it.
+        self._next, self._after = self._after, None
+        self._epoch_begun, self._epoch_over = True, ready[2]
+        return ready[0]
+
+    def _ready(self) -> tuple[Any, dict[str, Any], bool] | None:
+        """Have the next batch at hand, as ``_next``, and with a device the one behind it on its way.
+
+        None at the end of an epoch, and of all of them. Whoever gives the batch to the caller moves
+        ``_after`` up himself: a call that did it would be one more at which Python looks for Ctrl-C, with the
+        batch in nobody's hands.
+        """
+        if self._epoch_over:
+            return None
         if self._next is None:
             self._fetch()
-        if self._next is None:
-            raise StopIteration
-        batch, _, is_last = fetched = self._next
-        if self._side is not None:
-            current = torch.cuda.current_stream(self.device)
-            current.wait_stream(self._side)
-            _apply(batch, lambda value: _record(value, current))
-        self._next = None
-        if self._side is not None:
-            try:
-                self._fetch()
-            except BaseException:
-                # The batch in hand was not given yet: it comes again, and the state is the one before it.
-                self._next = fetched
-                raise
-        self._epoch_begun, self._epoch_over = True, is_last
-        return batch
+        ready = self._next
+        if ready is None or self._side is None:
+            return ready
+        current = torch.cuda.current_stream(self.device)
+        current.wait_stream(self._side)
+        _apply(ready[0], lambda value: _record(value, current))
+        if self._after is None:
+            self._fetch()
+        return ready
 
     def _fetch(self) -> None:
-        state = self.stream.state_dict()
-        batch = next(self.stream, _END)
-        if batch is _END:
+        """Take a batch from the stream, and keep it for whoever is next."""
+        stream = self.stream
+        state = stream.state_dict()
+        ahead = stream._look()
+        if ahead is None:
             return
+        index, batch = ahead
         # Of a mixture, which has no epochs of its own, as many batches as its data sets have together.
-        is_last = (self.stream.index + 1) % max(len(self), 1) == 0
-        if self._side is None:
-            self._next = (self._move(batch), state, is_last)
-            return
+        is_last = (index + 1) % max(len(self), 1) == 0
+        moved = self._move(batch) if self._side is None else self._send(batch)
+        # From here on nothing is called: the stream has given the batch once the loader has it, not before.
+        if self._next is None:
+            self._next = (moved, state, is_last)
+        else:
+            self._after = (moved, state, is_last)
+        stream.index = index
+        stream._given += 1
+
+    def _send(self, batch: Any) -> Any:
+        """Begin to copy a batch to the device."""
         with torch.cuda.stream(self._side):
             sources: list[torch.Tensor] = []
             moved = self._move(batch, sources)
@@ -231,7 +252,7 @@ class StreamLoader:
         self._copying.append((done, sources))
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()
-        self._next = (moved, state, is_last)
+        return moved
 
     def _move(self, batch: Any, sources: list[torch.Tensor] | None = None) -> Any:
         def move(value: Any) -> Any:
@@ -258,7 +279,8 @@ class StreamLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, also one of another world size."""
         self.stream.load_state_dict(state)
-        self._next, self._epoch_begun, self._epoch_over = None, False, False
+        self._next = self._after = None
+        self._epoch_begun = self._epoch_over = False
 
     def report(self) -> dict[str, Any]:
         """Tell what the stream did; see ``forebay.Stream``.
@@ -272,7 +294,7 @@ class StreamLoader:
         if self._next is not None:
             # It was not given: the stream is further than the loader.
             self._left = self._next[1]
-            self._next = None
+            self._next = self._after = None
         for done, _ in self._copying:
             done.synchronize()
         self._copying.clear()
@@ -307,11 +329,16 @@ class _Epoch(Iterator[Any]):
             self._number = self._loader._begin()
         elif self._number != self._loader._iterations:
             raise PreconditionError("another iteration over this loader has begun since: go on with that one")
-        try:
-            return next(self._loader)
-        except StopIteration:
+        loader = self._loader
+        ready = loader._ready()
+        if ready is None:
+            loader._epoch_begun = loader._epoch_over = False
             self._is_over = True
-            raise
+            raise StopIteration
+        # As in the loader's own, once more: the way through it would be a call with the batch in hand.
+        loader._next, loader._after = loader._after, None
+        loader._epoch_begun, loader._epoch_over = True, ready[2]
+        return ready[0]
 
     def __len__(self) -> int:
         """Batches of one epoch."""
