@@ -93,8 +93,7 @@ impl Hashes {
             .ok_or_else(|| bad("this is no file of checksums".to_owned()))?;
         let version = u32_at(body, 8);
         if version != VERSION {
-            let message = format!("version {version} of the checksums is not known");
-            return Err(Error::new(ErrorKind::Unsupported, "read checksums", message));
+            return Err(other_version(&version.to_string()));
         }
         if crc32c(body) != u32::from_le_bytes(*crc) {
             return Err(bad("the checksums are damaged themselves".to_owned())
@@ -176,8 +175,7 @@ impl Hashes {
         let mut word = || words.next().ok_or_else(|| bad("it is too short"));
         let version = word()?;
         if version != "1" {
-            let message = format!("version {} of the checksums is not known", version.escape_debug());
-            return Err(Error::new(ErrorKind::Unsupported, "read checksums", message));
+            return Err(other_version(version));
         }
         let chunk_bytes: u64 = word()?
             .parse()
@@ -373,6 +371,16 @@ fn own_digits(prefix: &[u8]) -> Option<usize> {
     Some(at + second + 1)
 }
 
+fn other_version(version: &str) -> Error {
+    let message = format!(
+        "the checksums have version {}, and this version of Forebay knows {VERSION}",
+        version.escape_debug()
+    );
+    Error::new(ErrorKind::Unsupported, "read checksums", message).with_hint(
+        "load with a later version of Forebay or with verify=\"off\", or make them again with `forebay load FILE --write-hashes`",
+    )
+}
+
 fn check_chunk_bytes(chunk_bytes: u64) -> Result<()> {
     if chunk_bytes.is_power_of_two() && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk_bytes) {
         return Ok(());
@@ -453,7 +461,15 @@ mod tests {
         }
         let mut newer = side.clone();
         newer[8] = 2;
-        assert_eq!(kind(&newer, 100), ErrorKind::Unsupported);
+        let error = Hashes::parse_side(&newer, 100).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(
+            error
+                .message()
+                .contains("have version 2, and this version of Forebay knows 1"),
+            "{error}"
+        );
+        assert!(error.hint().unwrap().contains("--write-hashes"), "{error}");
     }
 
     fn sealed(data_len: u64) -> Vec<u8> {

@@ -127,7 +127,7 @@ impl Frames {
             return Err("it does not begin like a chunk of frames");
         }
         if self.number(8, 2) != VERSION || self.number(10, 2) != 0 {
-            return Err("it is a chunk of frames of another version");
+            return Err("it is a chunk of frames of another version than 1, the only one that is known");
         }
         let (items, frames) = (self.number(12, 4) as u32, self.number(20, 4) as u32);
         if items == 0 || items > ROWS_MAX || frames == 0 || frames > items {

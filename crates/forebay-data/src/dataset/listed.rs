@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::Discovered;
+use super::discover::{Family, family_of};
 use super::registry::ShardStore;
 use crate::format::litdata::{self, LitData};
 use crate::format::mds::{self, Mds};
@@ -48,15 +49,20 @@ pub(super) async fn by_index(
     let Some(text) = read_index(store, context).await? else {
         return Ok(None);
     };
-    let Ok(probe) = serde_json::from_slice::<Probe>(&text) else {
-        return Ok(None);
+    let place = store.location().join(&Key::parse(INDEX_NAME)?);
+    let probe = match serde_json::from_slice::<Probe>(&text) {
+        Ok(probe) => probe,
+        Err(error) if choice.is_some() || objects.iter().any(|meta| is_listed(&meta.key)) => {
+            return Err(damaged(error).at(&place));
+        }
+        // A file of that name that has nothing to do with shards.
+        Err(_) => return Ok(None),
     };
     let (name, shards) = match (probe.shards, probe.chunks) {
         (Some(_), _) => (MDS, mds_shards(&text)),
         (None, Some(_)) => (LITDATA, litdata_shards(&text)),
         (None, None) => return Ok(None),
     };
-    let place = store.location().join(&Key::parse(INDEX_NAME)?);
     let shards = shards.map_err(|error| error.at(&place))?;
     let spec = choice.cloned().unwrap_or_else(|| FormatSpec::new(name));
     let shards = if are_named {
@@ -75,6 +81,22 @@ pub(super) async fn by_index(
         notes: Vec::new(),
         from: ShardStore::plain(Arc::clone(store)),
     }))
+}
+
+/// True when an object has the name of what such a list is for: a shard of MDS, or a chunk of LitData, `chunk-0-0.bin` or `chunk-0-0.zstd.bin`.
+fn is_listed(key: &Key) -> bool {
+    match family_of(key) {
+        Some(Family::Mds) => true,
+        Some(Family::Tokens) => key.file_name().starts_with("chunk-"),
+        _ => false,
+    }
+}
+
+fn damaged(error: serde_json::Error) -> Error {
+    let message = "the list of shards is damaged: it is no JSON";
+    Error::new(ErrorKind::Corrupt, "open data set", message)
+        .with_source(error)
+        .with_hint("fetch index.json again from where the data set was written; shards of MDS can be read without: move it away")
 }
 
 fn mds_shards(text: &[u8]) -> Result<Shards> {
@@ -114,13 +136,15 @@ pub(super) async fn format(
     context: &Context,
 ) -> Result<Arc<dyn crate::format::Format>> {
     let text = read_index(store, context).await?;
+    let place = store.location().join(&Key::parse(INDEX_NAME)?);
     let allows_pickle = spec.params.get("pickle").and_then(serde_json::Value::as_bool) == Some(true);
     if spec.name == LITDATA {
         let text = text.ok_or_else(|| {
             let message = "chunks of LitData do not say what they hold, and index.json is not there";
             Error::new(ErrorKind::NotFound, "open data set", message).at(store.location())
         })?;
-        let format = LitData::new(&Key::ROOT, litdata::Index::parse(&text)?);
+        let index = litdata::Index::parse(&text).map_err(|error| error.at(&place))?;
+        let format = LitData::new(&Key::ROOT, index);
         let format = if allows_pickle {
             format.allow_pickle()
         } else {
@@ -130,7 +154,8 @@ pub(super) async fn format(
     }
     let mut format = Mds::new();
     if let Some(text) = text {
-        format = format.with_index(&Key::ROOT, mds::Index::parse(&text)?);
+        let index = mds::Index::parse(&text).map_err(|error| error.at(&place))?;
+        format = format.with_index(&Key::ROOT, index);
     }
     let format = if allows_pickle {
         format.allow_pickle()

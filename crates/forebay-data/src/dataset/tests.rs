@@ -2,6 +2,7 @@
 
 mod folders;
 pub(crate) mod lines;
+mod listed;
 mod meanwhile;
 mod sums;
 

@@ -422,8 +422,9 @@ fn check_format(format: u32) -> Result<()> {
     if format == MANIFEST_FORMAT {
         return Ok(());
     }
-    let message =
-        format!("this manifest has format {format}, and this version knows format {MANIFEST_FORMAT}");
+    let message = format!(
+        "this manifest has format {format}, and this version of Forebay knows format {MANIFEST_FORMAT}"
+    );
     let hint = if format > MANIFEST_FORMAT {
         "use the version of Forebay that wrote it, or a later one, or write the manifest anew: forebay index --force"
     } else {

@@ -187,7 +187,7 @@ async fn a_file_of_format_1_is_refused_by_name() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert_eq!(
         error.message(),
-        "this manifest has format 1, and this version knows format 2"
+        "this manifest has format 1, and this version of Forebay knows format 2"
     );
     assert!(error.hint().unwrap().contains("forebay index --force"), "{error}");
 }

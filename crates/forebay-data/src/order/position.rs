@@ -89,9 +89,7 @@ impl Position {
             return Err(no_state());
         };
         if version != ORDER_VERSION {
-            return Err(differs(&format!(
-                "it has version {version} of the order, and this is version {ORDER_VERSION}"
-            )));
+            return Err(other_version(version));
         }
         let Ok(position) = serde_json::from_str::<Self>(text) else {
             return Err(no_state());
@@ -212,7 +210,7 @@ impl Order {
 /// Refuse a position of another version or of other settings.
 pub(super) fn check(position: &Position, now: &Settings) -> Result<()> {
     if position.version != ORDER_VERSION {
-        return Err(differs("it has another version of the order"));
+        return Err(other_version(position.version));
     }
     match position.settings.difference(now) {
         None => Ok(()),
@@ -251,6 +249,14 @@ pub(super) fn differs(what: &str) -> Error {
     let message = format!("the saved position does not fit this run: {what}");
     Error::new(ErrorKind::Precondition, "resume", message)
         .with_hint("use the data set and settings of the run that saved it, or start without it")
+}
+
+/// The algorithm of the order is another one: no setting brings its batches back.
+fn other_version(version: u32) -> Error {
+    differs(&format!(
+        "it was saved with version {version} of the order, and this version of Forebay has version {ORDER_VERSION}"
+    ))
+    .with_hint("go on with the version of Forebay that saved it, or start without it, at the beginning of an epoch")
 }
 
 fn no_state() -> Error {

@@ -57,7 +57,10 @@ impl Plan {
     /// What is different in another plan, in words.
     pub(super) fn difference(&self, other: &Self) -> Option<String> {
         if self.version != other.version {
-            return Some(format!("version {}", other.version));
+            return Some(format!(
+                "a plan of version {}, where this version of Forebay has {},",
+                other.version, self.version
+            ));
         }
         let names = self.settings.keys().chain(other.settings.keys());
         let name = names

@@ -96,7 +96,9 @@ impl Room {
                 self.write(Usage::default()).await
             }
             Marker::Foreign(format) => {
-                let message = format!("the directory is a cache of format {format}, this version knows 1");
+                let message = format!(
+                    "the directory is a cache of format {format}, and this version of Forebay knows format 1"
+                );
                 Err(Error::new(ErrorKind::Unsupported, "open cache", message)
                     .at(self.root.display())
                     .with_hint("use another directory, or remove this one"))

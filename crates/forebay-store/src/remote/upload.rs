@@ -110,7 +110,11 @@ impl RemoteStore {
         let state: State =
             serde_json::from_value(state).map_err(|_| refuse("state of the upload does not parse"))?;
         if state.version != STATE_VERSION {
-            return Err(refuse("state of the upload is of another version"));
+            let message = format!(
+                "state of the upload has version {}, and this version of Forebay knows {STATE_VERSION}",
+                state.version
+            );
+            return Err(refuse(&message).with_hint("begin the upload anew"));
         }
         if state.if_absent != (options.mode == PutMode::IfAbsent) {
             return Err(refuse("the upload was begun in another mode"));

@@ -15,6 +15,9 @@ use crate::table::FIELDS_MAX;
 /// The only version there is a reader for, here and there.
 pub(super) const VERSION: u64 = 2;
 
+/// What to do about another version.
+pub(super) const OTHER_VERSION: &str = "write the data set anew with a mosaicml-streaming that writes version 2, or use a later version of Forebay";
+
 /// The word for this format.
 pub(super) const FORMAT: &str = "mds";
 
@@ -91,7 +94,7 @@ pub(super) fn columns(
     }
     if version != VERSION {
         let message = format!("version {version} of mds is not known, only {VERSION}");
-        return Err(Error::new(ErrorKind::Unsupported, OP, message));
+        return Err(Error::new(ErrorKind::Unsupported, OP, message).with_hint(OTHER_VERSION));
     }
     if names.len() != encodings.len() || names.len() != sizes.len() {
         return Err(corrupt(

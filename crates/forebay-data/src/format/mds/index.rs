@@ -80,7 +80,7 @@ impl Index {
                 "version {} of index.json is not known, only {VERSION}",
                 raw.version
             );
-            return Err(Error::new(ErrorKind::Unsupported, OP, message));
+            return Err(Error::new(ErrorKind::Unsupported, OP, message).with_hint(config::OTHER_VERSION));
         }
         let shards = raw.shards.0?;
         let mut keys = HashSet::new();

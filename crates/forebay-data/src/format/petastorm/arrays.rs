@@ -104,7 +104,11 @@ impl<'a> Npy<'a> {
         let (len, rest) = match (version, rest) {
             (1, [a, b, rest @ ..]) => (usize::from(u16::from_le_bytes([*a, *b])), rest),
             (2 | 3, [a, b, c, d, rest @ ..]) => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, rest),
-            _ => return Err(corrupt("a .npy of an unknown version")),
+            (1..=3, _) => return Err(corrupt("a .npy ends in the middle of its header")),
+            (other, _) => {
+                let message = format!("version {other} of .npy is not known, only 1, 2 and 3");
+                return Err(corrupt(&message));
+            }
         };
         let header = rest.get(..len).filter(|_| len <= HEADER_BYTES_MAX);
         let header = header.and_then(|header| std::str::from_utf8(header).ok());

@@ -166,8 +166,15 @@ impl IndexParser {
                 .with_hint("move the .idx away to read the .bin as raw tokens"));
         }
         if word(9) != VERSION {
-            let message = format!("version {} of Megatron's index is not known", word(9));
-            return Err(Error::new(ErrorKind::Unsupported, "read tokens", message));
+            let message = format!(
+                "version {} of Megatron's index is not known, only {VERSION}",
+                word(9)
+            );
+            return Err(
+                Error::new(ErrorKind::Unsupported, "read tokens", message).with_hint(
+                    "write the .idx anew with Megatron, or move it away to read the .bin as raw tokens",
+                ),
+            );
         }
         let code = head.get(17).copied().unwrap_or_default();
         let dtype = DTYPES.iter().find(|(known, _)| *known == code);

@@ -103,8 +103,9 @@ fn header_len(header: &[u8]) -> Result<usize> {
                 .map_or(0, |len| u32::from_le_bytes(*len) as usize),
         ),
         Some([major, minor, ..]) => {
-            let message = format!("version {major}.{minor} of .npy is not known");
-            return Err(Error::new(ErrorKind::Unsupported, "read tokens", message));
+            let message = format!("version {major}.{minor} of .npy is not known, only 1.0, 2.0 and 3.0");
+            return Err(Error::new(ErrorKind::Unsupported, "read tokens", message)
+                .with_hint("write the array anew with numpy.save"));
         }
     };
     if text > HEADER_BYTES_MAX {

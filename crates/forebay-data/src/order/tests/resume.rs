@@ -148,7 +148,16 @@ fn what_differs_is_named() {
     let text = position.to_json().unwrap();
     let newer = Position::from_json(&text.replace("\"version\":1", "\"version\":2")).unwrap_err();
     assert_eq!(newer.kind(), ErrorKind::Precondition);
-    assert!(newer.message().contains("version 2"), "{newer}");
+    let shown = "it was saved with version 2 of the order, and this version of Forebay has version 1";
+    assert_eq!(newer.message(), format!("{lead}{shown}"));
+    assert!(
+        newer.hint().unwrap().contains("version of Forebay that saved it"),
+        "{newer}"
+    );
+    let mut made = position.clone();
+    made.version = 7;
+    let made = order.resume(&made).unwrap_err();
+    assert!(made.message().contains("version 7"), "{made}");
 }
 
 #[test]
