@@ -141,13 +141,15 @@ def streamed(url, **settings):
             keys += batch["__key__"].list()
             fields = {name: values for name, values in batch.items() if name != "__key__"}
             rows += [
-                {name: own(values[index]) for name, values in fields.items()} for index in range(batch.size)
+                {name: own(values, index) for name, values in fields.items()} for index in range(batch.size)
             ]
     return keys, rows
 
 
-def own(value):
-    """Copy a value out of the memory of its batch."""
+def own(values, index):
+    """Copy a value out of the memory of its batch, as it is stored."""
+    stored = getattr(values, "ragged", None)
+    value = values[index] if stored is None else stored[index]
     return bytes(value) if isinstance(value, memoryview) else np.array(value)
 
 

@@ -3,6 +3,7 @@
 import decimal
 import json
 
+import forebay
 import numpy as np
 from PIL import Image
 from streaming import MDSWriter, StreamingDataset
@@ -119,6 +120,18 @@ class TheirShards(Case):
                 write(folder, rows(), COLUMNS, compression=compression, hashes=names)
                 self.assertGreater(len(list(folder.iterdir())), 2)
                 self.assert_streams(folder, expected(rows(), COLUMNS))
+
+    def test_values_are_opened_mds(self):
+        folder = self.place("opened")
+        write(folder, rows(), COLUMNS)
+        fields = ["j_any", "k_ndims", "q_pil"]
+        with forebay.stream(folder, batch_size=COUNT, fields=fields, drop_last=False) as batches:
+            batch = next(batches)
+        for number, sample in enumerate(rows()):
+            picture = batch["q_pil"][number]
+            opened = Image.frombytes(picture.mode, (picture.width, picture.height), picture.pixels)
+            found = [batch["j_any"][number], batch["k_ndims"][number], opened]
+            self.assertEqual([plain(value) for value in found], [plain(sample[name]) for name in fields])
 
 
 class OurShards(Case):

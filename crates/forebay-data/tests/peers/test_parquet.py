@@ -2,12 +2,13 @@
 
 import datetime
 import decimal
+import json
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kit import Case, contents
+from kit import Case, contents, streamed
 
 COUNT = 100
 
@@ -127,6 +128,40 @@ class TheirFiles(Case):
         }
         pq.write_table(table(), folder / "a.parquet", **options)
         self.assert_streams(folder, expected())
+
+    def test_nested_columns_are_json_parquet(self):
+        chats, tags, counts = nested()
+        columns = {
+            "chat": pa.array(chats, pa.list_(pa.struct([("role", pa.string()), ("text", pa.string())]))),
+            "tags": pa.array(tags, pa.list_(pa.string())),
+            "counts": pa.array([list(count.items()) for count in counts], pa.map_(pa.string(), pa.int64())),
+            "nothing": pa.nulls(COUNT),
+        }
+        wanted = {"chat": chats, "tags": tags, "counts": counts}
+        for page, has_dictionary in [("1.0", True), ("2.0", False)]:
+            with self.subTest(page=page):
+                folder = self.place(f"nested-{page}")
+                options = {"data_page_version": page, "use_dictionary": has_dictionary, "row_group_size": 17}
+                pq.write_table(pa.table(columns), folder / "a.parquet", data_page_size=500, **options)
+                _, rows = streamed(folder)
+                for number, row in enumerate(rows):
+                    found = {name: json.loads(text) for name, text in row.items()}
+                    self.assertEqual(found, {name: values[number] for name, values in wanted.items()})
+                # Packed anew, they are text of the same kind.
+                _, again = streamed(self.pack(folder, "mds", "--samples-per-shard", 40))
+                self.assertEqual([row["chat"] for row in again], [row["chat"] for row in rows])
+
+
+def nested():
+    """Conversations, lists of text and maps, some of them empty."""
+
+    def turn(index):
+        return {"role": "user" if index % 2 else None, "text": f't\u00e9xt "{index}"\n' * (index % 3)}
+
+    chats = [[turn(index + step) for step in range(index % 4)] for index in range(COUNT)]
+    tags = [[f"tag {step}" for step in range(index % 5)] for index in range(COUNT)]
+    counts = [{f"k{step}": step * index for step in range(index % 3)} for index in range(COUNT)]
+    return chats, tags, counts
 
 
 class OurFiles(Case):
