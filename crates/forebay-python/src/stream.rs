@@ -122,6 +122,12 @@ impl PyNativeStream {
         })
     }
 
+    /// Batches that were taken from the loader, given or not.
+    #[getter]
+    fn taken(&self) -> u64 {
+        self.taken
+    }
+
     /// The batch after the first `given`, which may be one that was taken before; None after the last.
     fn next(&mut self, py: Python<'_>, given: u64) -> PyResult<Option<Py<PyNativeBatch>>> {
         if let Some((last, _)) = self.last.as_ref().filter(|_| given < self.taken) {

@@ -579,6 +579,44 @@ def test_threads_that_share_a_stream_are_told(data: Path) -> None:
         assert next(stream)["__key__"].list() == keys()[5:10]
 
 
+def test_a_transform_of_one_thread_keeps_others_out(data: Path) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def transform(batch: Any) -> Any:
+        inside.set()
+        go_on.wait(30)
+        return batch["__key__"].list()
+
+    with forebay.stream(data, batch_size=5, transform=transform) as stream:
+        taken: list[Any] = []
+        thread = threading.Thread(target=lambda: taken.append(next(stream)))
+        thread.start()
+        try:
+            assert inside.wait(30)
+            with pytest.raises(forebay.InvalidInputError, match="one thread at a time"):
+                next(stream)
+        finally:
+            go_on.set()
+            thread.join()
+        assert [*taken, next(stream)] == [keys()[:5], keys()[5:10]]
+
+
+def test_a_batch_that_always_fails_can_be_left_out(data: Path) -> None:
+    def transform(batch: Any) -> Any:
+        if batch.index == 1:
+            raise ValueError("this one")
+        return batch["__key__"].list()
+
+    with forebay.stream(data, batch_size=5, transform=transform) as stream:
+        first = next(stream)
+        stream.skip()
+        for _ in range(2):
+            with pytest.raises(ValueError, match="this one"):
+                next(stream)
+        stream.skip()
+        assert [first, next(stream)] == [keys()[:5], keys()[10:15]]
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     # Changed behind the index that was made when the stream was opened.
     folder = tmp_path / "data"

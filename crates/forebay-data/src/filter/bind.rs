@@ -278,7 +278,8 @@ impl Column {
             Reader::NumberText => Value::read_text(bytes).map(Read::Value),
             Reader::Varint => {
                 let mut number = [0; 8];
-                decode::varints_into(bytes, &mut number).ok()?;
+                let is_one = decode::varints_into(bytes, &mut number).ok()? == number.len();
+                let number = is_one.then_some(number)?;
                 Some(Read::Value(Value::Int(i64::from_le_bytes(number).into())))
             }
             Reader::Bytes => Some(Read::Value(Value::Bytes(bytes))),

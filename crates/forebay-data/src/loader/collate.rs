@@ -350,15 +350,9 @@ impl Job {
                 let mut at = 0;
                 put(buf, offsets.start, &0i64.to_le_bytes())?;
                 for (row, value) in values.enumerate() {
-                    let len = wanted.len_of(value);
-                    if let Some(list) = wanted.list {
-                        let place = buf.get_mut(bytes.start + at..bytes.start + at + len);
-                        let place = place.ok_or_else(|| internal("a field does not fit its place"))?;
-                        list.put(value, place)?;
-                    } else {
-                        put(buf, bytes.start + at, value)?;
-                    }
-                    at += len;
+                    let place = buf.get_mut(bytes.start + at..bytes.end);
+                    let place = place.ok_or_else(|| internal("a field does not fit its place"))?;
+                    at += wanted.put(value, place)?;
                     put(buf, offsets.start + 8 * (row + 1), &(at as i64).to_le_bytes())?;
                 }
             }
@@ -448,7 +442,7 @@ pub(super) fn why_bad(fields: &[Wanted], pick: &Pick) -> Option<String> {
         if let Some(list) = wanted.list {
             let bytes = pick.block.field(pick.sample, wanted.source)?;
             let name = wanted.field.name.escape_debug();
-            let is_damaged = list.len_of(bytes).is_none();
+            let is_damaged = list.checked_len(bytes).is_none();
             return is_damaged.then(|| format!("the numbers of field '{name}' cannot be read"));
         }
         let (field, width) = (&wanted.field, wanted.field.kind.fixed_bytes()?);

@@ -80,7 +80,8 @@ impl Decode {
     /// Whether fields of a kind can be decoded like this.
     pub(super) fn fits(&self, stored: &Kind) -> bool {
         match (self, stored) {
-            (Self::Int, Kind::Varints) | (Self::Array { .. }, Kind::Bytes) => true,
+            (Self::Array { .. }, Kind::Bytes) => true,
+            (Self::Int, kind) if List::of(kind).is_some_and(|list| list.dtype() == Dtype::Int64) => true,
             (Self::Array { dtype, .. }, kind)
                 if List::of(kind).is_some_and(|list| list.dtype() == *dtype) =>
             {
@@ -91,8 +92,10 @@ impl Decode {
             (Self::Array { dtype, .. }, Kind::Array { dtype: of, .. }) => {
                 dtype == of && self.kind().fixed_bytes() == stored.fixed_bytes()
             }
-            (Self::Array { .. }, _)
-            | (Self::Int | Self::Float, Kind::Array { .. } | Kind::List { .. } | Kind::Varints) => false,
+            (Self::Array { .. }, _) => false,
+            (Self::Int | Self::Float, kind) => {
+                !matches!(kind, Kind::Array { .. } | Kind::List { .. }) && List::of(kind).is_none()
+            }
             _ => true,
         }
     }
@@ -165,36 +168,31 @@ impl List {
     }
 
     /// Bytes of the numbers of a value; `None` where it is damaged.
-    pub(super) fn len_of(self, stored: &[u8]) -> Option<usize> {
+    pub(super) fn checked_len(self, stored: &[u8]) -> Option<usize> {
+        let count = match self {
+            Self::Varints => decode::varint_count(stored),
+            Self::Ints => decode::int64_list_len(stored).ok(),
+            Self::Floats => decode::float_list_len(stored).ok(),
+        };
+        count.map(|count| count * self.dtype().bytes() as usize)
+    }
+
+    /// The same of a value that was checked.
+    fn len_of(self, stored: &[u8]) -> usize {
         match self {
-            Self::Varints => decode::varint_count(stored).map(|count| 8 * count),
-            Self::Ints | Self::Floats => self.numbers(stored).ok().map(|numbers| numbers.len()),
+            // Each ends with a byte below 0x80, and has no other.
+            Self::Varints => 8 * stored.iter().filter(|byte| **byte < 0x80).count(),
+            _ => self.checked_len(stored).unwrap_or_default(),
         }
     }
 
-    /// Write the numbers of a value into their place.
-    pub(super) fn put(self, stored: &[u8], place: &mut [u8]) -> Result<()> {
-        if self == Self::Varints {
-            return decode::varints_into(stored, place);
+    /// Write the numbers of a value to the front of `place`; gives how many bytes they take.
+    pub(super) fn put(self, stored: &[u8], place: &mut [u8]) -> Result<usize> {
+        match self {
+            Self::Varints => decode::varints_into(stored, place),
+            Self::Ints => decode::int64_list_into(stored, place),
+            Self::Floats => decode::float_list_into(stored, place),
         }
-        let numbers = self.numbers(stored)?;
-        if numbers.len() != place.len() {
-            let message = "a list has another number of values than a moment ago";
-            return Err(Error::new(ErrorKind::Internal, "collate", message));
-        }
-        place.copy_from_slice(&numbers);
-        Ok(())
-    }
-
-    fn numbers(self, stored: &[u8]) -> Result<Vec<u8>> {
-        if self == Self::Floats {
-            let mut floats = Vec::new();
-            decode::float_list(stored, &mut floats)?;
-            return Ok(floats.into_iter().flat_map(f32::to_le_bytes).collect());
-        }
-        let mut ints = Vec::new();
-        decode::int64_list(stored, &mut ints)?;
-        Ok(ints.into_iter().flat_map(i64::to_le_bytes).collect())
     }
 }
 
@@ -229,13 +227,31 @@ impl Wanted {
         }
     }
 
+    /// True where values take more bytes in a batch than stored.
+    pub(super) fn grows(&self) -> bool {
+        matches!(self.list, Some(List::Varints | List::Ints))
+    }
+
     /// Bytes that a stored value takes in a batch, where no tool makes it something else.
     pub(super) fn len_of(&self, stored: &[u8]) -> usize {
         match self.list {
             // What is damaged was left out before.
-            Some(list) => list.len_of(stored).unwrap_or_default(),
+            Some(list) => list.len_of(stored),
             None => stored.len(),
         }
+    }
+
+    /// Put a stored value to the front of `place`, as batches have it; gives how many bytes it takes.
+    pub(super) fn put(&self, stored: &[u8], place: &mut [u8]) -> Result<usize> {
+        if let Some(list) = self.list {
+            return list.put(stored, place);
+        }
+        let Some(place) = place.get_mut(..stored.len()) else {
+            let message = "a field does not fit its place";
+            return Err(Error::new(ErrorKind::Internal, "collate", message));
+        };
+        place.copy_from_slice(stored);
+        Ok(stored.len())
     }
 
     /// Bytes of one value, where all have the same.
@@ -281,12 +297,14 @@ pub(super) enum Numbers {
 impl Tool {
     fn new(decode: &Decode, stored: &Kind, seed: Seed) -> Self {
         match decode {
-            Decode::Int if *stored == Kind::Varints => Self::Array {
-                numbers: Numbers::List(List::Varints),
-                dtype: Dtype::Int64,
-                shape: Vec::new(),
+            Decode::Int => match List::of(stored) {
+                Some(list) => Self::Array {
+                    numbers: Numbers::List(list),
+                    dtype: Dtype::Int64,
+                    shape: Vec::new(),
+                },
+                None => Self::Int,
             },
-            Decode::Int => Self::Int,
             Decode::Float => Self::Float,
             Decode::Array { dtype, shape } => Self::Array {
                 numbers: match stored {
@@ -372,7 +390,7 @@ impl Numbers {
                 return Err(format!("it has {} bytes instead of {}", bytes.len(), place.len()));
             }
             Self::List(list) => {
-                let len = list.len_of(bytes).ok_or("its numbers cannot be read")?;
+                let len = list.checked_len(bytes).ok_or("its numbers cannot be read")?;
                 if len != place.len() {
                     let width = dtype.bytes() as usize;
                     let (has, wants) = (len / width, place.len() / width);

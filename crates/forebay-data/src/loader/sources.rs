@@ -9,7 +9,7 @@ use super::StreamSpec;
 use super::decode::{Decode, Wanted};
 use crate::codec::Codec;
 use crate::dataset::Dataset;
-use crate::filter::{KEY_COLUMN, key_field};
+use crate::filter::KEY_COLUMN;
 use crate::manifest::Shard;
 use crate::order::{Cut, Last, Mixture, Order, OrderSpec, ShardSize, Shards, Source};
 use crate::schema::{Field, Kind};
@@ -135,12 +135,12 @@ impl Sources {
         };
         let mut wanted = wanted(first, spec)?;
         // Keys are keys in every format, and a field only in some.
-        if spec.fields.is_none()
-            && others
-                .iter()
-                .any(|other| key_field(other.schema().fields()).is_none())
-        {
-            wanted.retain(|wanted| wanted.field.name != KEY_COLUMN || wanted.tool.is_some());
+        let has_key = |other: &Dataset| other.schema().index_of(KEY_COLUMN).is_some();
+        if spec.fields.is_none() && !others.iter().all(has_key) {
+            let is_key = |wanted: &Wanted| {
+                wanted.field.name == KEY_COLUMN && matches!(wanted.field.kind, Kind::Text | Kind::Bytes)
+            };
+            wanted.retain(|wanted| !is_key(wanted));
         }
         for other in others {
             let fields = wanted
@@ -171,13 +171,10 @@ impl Sources {
         let samples: u64 = shards().map(|shard| shard.samples).sum();
         let decoded = fields.iter().filter(|wanted| wanted.tool.is_some());
         let decoded: u64 = decoded.filter_map(|wanted| wanted.field.kind.fixed_bytes()).sum();
-        // Integers that are stored as varints take eight bytes each in a batch; tokens two or three before.
-        let is_wider = |wanted: &Wanted| wanted.list.is_some() && wanted.tool.is_none();
-        let stored = stored.saturating_mul(if fields.iter().any(is_wider) {
-            VARINTS_GROW
-        } else {
-            1
-        });
+        // Integers that are stored as varints take eight bytes each in a batch; tokens two or three before. Beside other fields, they are few.
+        let mut stored_as_is = fields.iter().filter(|wanted| wanted.tool.is_none()).peekable();
+        let is_wider = stored_as_is.peek().is_some() && stored_as_is.all(Wanted::grows);
+        let stored = stored.saturating_mul(if is_wider { VARINTS_GROW } else { 1 });
         let mean = u128::from(stored) * u128::from(batch_size) / u128::from(samples.max(1));
         u64::try_from(mean)
             .unwrap_or(u64::MAX)

@@ -32,7 +32,9 @@ pub(crate) fn names() -> Vec<String> {
             .strip_suffix(".parquet")
             .map(str::to_owned)
     });
-    let mut names: Vec<String> = names.filter(|name| !name.starts_with("ours")).collect();
+    let mut names: Vec<String> = names
+        .filter(|name| !name.starts_with("ours") && !name.starts_with("bomb"))
+        .collect();
     names.sort();
     names
 }

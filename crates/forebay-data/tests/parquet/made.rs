@@ -6,12 +6,14 @@ use bytes::Bytes;
 use forebay_core::ErrorKind;
 use forebay_data::format::parquet::File;
 use forebay_data::format::scan_bytes;
-use forebay_data::{Dtype, Kind};
+use forebay_data::{Block, Dtype, Kind};
 use parquet::basic::Encoding;
-use parquet::data_type::{ByteArray, ByteArrayType, Int32Type};
+use parquet::data_type::{ByteArray, ByteArrayType, FixedLenByteArray, FixedLenByteArrayType, Int32Type};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
+
+use crate::common::file_bytes;
 
 fn writer(schema: &str) -> SerializedFileWriter<Vec<u8>> {
     let properties = WriterProperties::builder()
@@ -94,6 +96,109 @@ fn a_list_of_text_that_grows_in_one_row_is_no_bomb() {
         assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
         assert!(error.message().starts_with("row group 0, column 'x'"), "{error}");
     }
+}
+
+/// Open, scan and decode the first row group of a file.
+fn decode(bytes: &Bytes) -> forebay_core::Result<Block> {
+    let file = File::from_bytes(bytes, None)?;
+    let table = Arc::new(scan_bytes(file.clone().scan(), bytes, 1 << 20)?);
+    let extent = file.groups()[0].extent;
+    let extent = bytes.slice(extent.start() as usize..extent.end() as usize);
+    Ok(file.decode_bytes(&extent, &table, 0, None, None)?.block)
+}
+
+#[test]
+fn values_and_nulls_of_one_large_size_are_no_bombs() {
+    const LEN: usize = 1 << 20;
+    let schema = format!(
+        "message m {{ required group x (LIST) {{ repeated group list {{ optional fixed_len_byte_array({LEN}) element; }} }} }}"
+    );
+    // One entry of a dictionary many times, and one value before many nulls.
+    for (values, levels) in [
+        (20_000, vec![2; 20_000]),
+        (1, [vec![2], vec![1; 20_000]].concat()),
+    ] {
+        let mut writer = writer(&schema);
+        let mut group = writer.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        let value: FixedLenByteArray = vec![7; LEN].into();
+        let mut repetition = vec![1; levels.len()];
+        repetition[0] = 0;
+        column
+            .typed::<FixedLenByteArrayType>()
+            .write_batch(&vec![value; values], Some(&levels), Some(&repetition))
+            .unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        let bytes = Bytes::from(writer.into_inner().unwrap());
+        assert!(bytes.len() < 2 << 20, "{}", bytes.len());
+        assert_eq!(
+            decode(&bytes).unwrap_err().kind(),
+            ErrorKind::LimitExceeded,
+            "{values}"
+        );
+    }
+    let error = decode(&file_bytes("bomb-fixed")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+}
+
+#[test]
+fn a_map_with_a_null_for_a_key_is_damaged() {
+    let schema = "message m { required group x (MAP) { repeated group key_value { optional binary key (STRING); required int32 value; } } }";
+    for (levels, is_whole) in [([2, 2], true), ([2, 1], false)] {
+        let mut writer = writer(schema);
+        let mut group = writer.next_row_group().unwrap();
+        let mut keys = group.next_column().unwrap().unwrap();
+        let names = [ByteArray::from("a"), ByteArray::from("b")];
+        let count = levels.iter().filter(|level| **level == 2).count();
+        keys.typed::<ByteArrayType>()
+            .write_batch(&names[..count], Some(&levels), Some(&[0, 1]))
+            .unwrap();
+        keys.close().unwrap();
+        let mut values = group.next_column().unwrap().unwrap();
+        values
+            .typed::<Int32Type>()
+            .write_batch(&[1, 2], Some(&[1, 1]), Some(&[0, 1]))
+            .unwrap();
+        values.close().unwrap();
+        group.close().unwrap();
+        let bytes = Bytes::from(writer.into_inner().unwrap());
+        match decode(&bytes) {
+            Ok(block) => assert!(is_whole && block.field(0, 0) == Some(&br#"{"a":1,"b":2}"#[..])),
+            Err(error) => assert!(!is_whole && error.kind() == ErrorKind::Corrupt, "{error}"),
+        }
+    }
+}
+
+#[test]
+fn intervals_are_an_error_only_where_they_are_asked_for() {
+    let mut writer =
+        writer("message m { required int32 n; required fixed_len_byte_array(12) x (INTERVAL); }");
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<Int32Type>().write_batch(&[5], None, None).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let value: FixedLenByteArray = vec![3; 12].into();
+    column
+        .typed::<FixedLenByteArrayType>()
+        .write_batch(&[value], None, None)
+        .unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    let bytes = Bytes::from(writer.into_inner().unwrap());
+    let error = decode(&bytes).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(
+        error.hint().unwrap().contains("leave the column out"),
+        "{error:?}"
+    );
+    let file = File::from_bytes(&bytes, None).unwrap();
+    let table = Arc::new(scan_bytes(file.clone().scan(), &bytes, 100).unwrap());
+    let extent = file.groups()[0].extent;
+    let extent = bytes.slice(extent.start() as usize..extent.end() as usize);
+    let numbers = file.decode_bytes(&extent, &table, 0, Some(&[0]), None).unwrap();
+    assert_eq!(numbers.block.field(0, 0), Some(&5i32.to_le_bytes()[..]));
 }
 
 #[test]

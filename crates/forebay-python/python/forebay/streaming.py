@@ -85,16 +85,19 @@ def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+_SHARED = (
+    "another thread is using the stream, which is for one thread at a time: give each its own, "
+    "or put a lock around it"
+)
+
+
 def _alone(method: Callable[..., Any], *arguments: Any) -> Any:
     """Call a method of the stream in Rust, which refuses two threads at a time with words of its own."""
     try:
         return method(*arguments)
     except RuntimeError as error:
         if type(error) is RuntimeError and str(error) in ("Already borrowed", "Already mutably borrowed"):
-            raise InvalidInputError(
-                "another thread is using the stream, which is for one thread at a time: give each its own, "
-                "or put a lock around it"
-            ) from None
+            raise InvalidInputError(_SHARED) from None
         raise
 
 
@@ -114,6 +117,8 @@ class Stream(Iterator[Batch]):
         # Number in its epoch of the last batch that was given, and how many were.
         self.index = -1
         self._given = 0
+        # Whether a batch is being made.
+        self._is_busy = False
         # What is no function and none of ours is decoded by the threads that make the batches.
         by_threads = [
             (name, how)
@@ -164,20 +169,32 @@ class Stream(Iterator[Batch]):
         return self
 
     def __next__(self) -> Any:
-        ahead = self._look()
-        if ahead is None:
-            raise StopIteration
-        # From here to the caller nothing is called, so no interruption comes between: whatever ends this
-        # earlier, the batch comes again, and the state is the one before it.
-        self.index, result = ahead
-        self._given += 1
+        if self._is_busy:
+            raise InvalidInputError(_SHARED)
+        try:
+            self._is_busy = True
+            ahead = self._look()
+            if ahead is None:
+                raise StopIteration
+            # From here to the caller nothing is called, so no interruption comes between: whatever ends this
+            # earlier, the batch comes again, and the state is the one before it.
+            self.index, result = ahead
+            self._given += 1
+        finally:
+            self._is_busy = False
         return result
+
+    def skip(self) -> None:
+        """Leave out a batch that ``transform`` raised for, which would come again."""
+        if self._native.taken > self._given:
+            self._given += 1
 
     def _look(self) -> tuple[int, Any] | None:
         """Make the next batch, and tell its number in the epoch; None after the last.
 
         It counts as given once ``_given`` is raised, and until then it is the next one. Whoever does that
-        calls nothing between raising it and keeping the batch: Python looks for Ctrl-C at calls.
+        calls nothing between raising it and keeping the batch: Python looks for Ctrl-C at calls. Until then
+        ``_is_busy`` keeps other threads away, which would get the same batch.
         """
         _numpy()
         native = _alone(self._native.next, self._given)

@@ -24,7 +24,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from forebay._batches import Batch, Ragged, sendable
 from forebay._forebay import InvalidInputError, NotFoundError, PreconditionError, UnsupportedError
-from forebay.streaming import Stream, checked, stream
+from forebay.streaming import _SHARED, Stream, checked, stream
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -225,21 +225,28 @@ class StreamLoader:
     def _fetch(self) -> None:
         """Take a batch from the stream, and keep it for whoever is next."""
         stream = self.stream
-        state = stream.state_dict()
-        ahead = stream._look()
-        if ahead is None:
-            return
-        index, batch = ahead
-        # Of a mixture, which has no epochs of its own, as many batches as its data sets have together.
-        is_last = (index + 1) % max(len(self), 1) == 0
-        moved = self._move(batch) if self._side is None else self._send(batch)
-        # From here on nothing is called: the stream has given the batch once the loader has it, not before.
-        if self._next is None:
-            self._next = (moved, state, is_last)
-        else:
-            self._after = (moved, state, is_last)
-        stream.index = index
-        stream._given += 1
+        if stream._is_busy:
+            raise InvalidInputError(_SHARED)
+        try:
+            stream._is_busy = True
+            state = stream.state_dict()
+            ahead = stream._look()
+            if ahead is None:
+                return
+            index, batch = ahead
+            # Of a mixture, which has no epochs of its own, as many batches as its data sets have together.
+            is_last = (index + 1) % max(len(self), 1) == 0
+            moved = self._move(batch) if self._side is None else self._send(batch)
+            # From here on nothing is called: the stream has given the batch once the loader has it, not
+            # before.
+            if self._next is None:
+                self._next = (moved, state, is_last)
+            else:
+                self._after = (moved, state, is_last)
+            stream.index = index
+            stream._given += 1
+        finally:
+            stream._is_busy = False
 
     def _send(self, batch: Any) -> Any:
         """Begin to copy a batch to the device."""

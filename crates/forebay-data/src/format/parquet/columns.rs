@@ -19,6 +19,9 @@ use crate::table::FIELDS_MAX;
 /// Most digits of a decimal that fits 64 bits whatever they are.
 pub(super) const DECIMAL_DIGITS_MAX: u8 = 18;
 
+/// What intervals are called. Nothing reads them: the library gives a part of each only.
+const INTERVAL: &str = "parquet:interval";
+
 /// A leaf column of the file that is a field, or several that are one together.
 #[derive(Debug, Clone)]
 pub(super) struct Leaf {
@@ -169,6 +172,9 @@ fn kind_of(data_type: &DataType) -> Option<Kind> {
             encoding: format!("decimal256:{digits},{scale}"),
         },
         DataType::Decimal128(..) => array(Dtype::Int64, Vec::new()),
+        DataType::Interval(_) => Kind::Encoded {
+            encoding: INTERVAL.to_owned(),
+        },
         other => array(dtype_of(other)?, Vec::new()),
     })
 }
@@ -218,7 +224,20 @@ fn decoded_field(field: &ArrowField, as_views: bool) -> Arc<ArrowField> {
 
 fn decoded(data_type: &DataType, as_views: bool) -> DataType {
     match data_type {
-        DataType::Dictionary(_, values) => decoded(values, as_views),
+        DataType::Struct(members) => DataType::Struct(decoded_fields(members, as_views)),
+        DataType::FixedSizeList(item, len) => match item_field(item, as_views) {
+            item if dtype_of(item.data_type()).is_some() => DataType::FixedSizeList(item, *len),
+            item => DataType::List(item),
+        },
+        other => decoded_item(other, as_views),
+    }
+}
+
+/// The same within a list or map. Lists of one size are lists of any there: the library would give a null among them all the values that it does not have, as many as
+/// the file likes.
+fn decoded_item(data_type: &DataType, as_views: bool) -> DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => decoded_item(values, as_views),
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View if as_views => DataType::Utf8View,
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView if as_views => DataType::BinaryView,
         DataType::Utf8 | DataType::Utf8View => DataType::LargeUtf8,
@@ -227,15 +246,22 @@ fn decoded(data_type: &DataType, as_views: bool) -> DataType {
             DataType::Decimal128(*digits, *scale)
         }
         DataType::Decimal256(digits, scale) if *digits <= 38 => DataType::Decimal128(*digits, *scale),
-        DataType::Struct(members) => DataType::Struct(decoded_fields(members, as_views)),
-        DataType::List(item) => DataType::List(decoded_field(item, as_views)),
-        DataType::LargeList(item) | DataType::ListView(item) | DataType::LargeListView(item) => {
-            DataType::LargeList(decoded_field(item, as_views))
+        DataType::Struct(members) => {
+            let members = members.iter().map(|member| item_field(member, as_views));
+            DataType::Struct(members.collect())
         }
-        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(decoded_field(item, as_views), *len),
-        DataType::Map(entries, is_sorted) => DataType::Map(decoded_field(entries, as_views), *is_sorted),
+        DataType::List(item) | DataType::FixedSizeList(item, _) => DataType::List(item_field(item, as_views)),
+        DataType::LargeList(item) | DataType::ListView(item) | DataType::LargeListView(item) => {
+            DataType::LargeList(item_field(item, as_views))
+        }
+        DataType::Map(entries, is_sorted) => DataType::Map(item_field(entries, as_views), *is_sorted),
         other => other.clone(),
     }
+}
+
+fn item_field(field: &ArrowField, as_views: bool) -> Arc<ArrowField> {
+    let data_type = decoded_item(field.data_type(), as_views);
+    Arc::new(field.clone().with_data_type(data_type))
 }
 
 fn no_such_column(name: &str, schema: &ArrowSchema) -> Error {

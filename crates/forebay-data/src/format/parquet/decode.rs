@@ -17,13 +17,16 @@ use bytes::{Buf as _, Bytes};
 use forebay_core::{Error, ErrorKind, Ledger, Result, Span, crc32c};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::Type;
 use parquet::errors::ParquetError;
+use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::{ChunkReader, Length};
 
 use super::columns::Leaf;
 use super::contain::contained;
 use super::convert::{Joined, absent, too_large};
 use super::footer::{File, RowGroup, in_group};
+use super::json::unreadable;
 use super::lent;
 use super::pages::{self, Pages};
 use crate::block::{Block, Column};
@@ -197,26 +200,32 @@ impl File {
         if rows == 0 {
             return Ok(absent());
         }
+        if let DataType::Interval(_) = leaf.data_type {
+            return Err(unreadable(&leaf.data_type));
+        }
         let span = self.span_of(group, leaf)?;
         let chunk = chunks
             .get(span)
             .ok_or_else(|| corrupt("its bytes are not among those that were read"))?;
+        let schema = self.metadata.file_metadata().schema_descr();
         let mut looked = Pages::default();
         for index in leaf.index..leaf.index + leaf.count {
-            let pages = self.look(&chunk, span, (group, index), leaf, rows)?;
+            let mut pages = self.look(&chunk, span, (group, index), leaf, rows)?;
+            if schema.column(index).physical_type() != Type::BYTE_ARRAY {
+                pages.repeated_bytes_max = 0;
+            }
             if leaf.count == 1 {
                 looked = pages;
             } else {
                 looked.merge(&pages);
             }
         }
-        let schema = self.metadata.file_metadata().schema_descr();
         if let Some(column) = lent::lend(&chunk, &looked, leaf, &schema.column(leaf.index)) {
             return Ok(column);
         }
         let bytes_max = span.len().saturating_mul(RATIO_MAX).max(RATIO_FREE_BYTES);
         // A list may have any number of values in one row: here, rows at a time are no bound.
-        if leaf.is_repeated && looked.repeated_bytes_max > bytes_max {
+        if leaf.is_json && looked.repeated_bytes_max > bytes_max {
             return Err(
                 too_large(bytes_max).with_hint("leave the column out, or write it without DELTA_BYTE_ARRAY")
             );
@@ -275,11 +284,7 @@ impl File {
             let message = "its lists have more than 2^31 - 1 elements";
             return Err(Error::new(ErrorKind::LimitExceeded, "read parquet", message));
         }
-        // Levels take 2 bytes each in the library, for definition and repetition.
-        let decoded = values
-            .max(rows)
-            .saturating_mul(leaf_width(leaf) + 4)
-            .saturating_add(pages.raw_bytes);
+        let decoded = decoded_max(leaf, meta, values, rows).saturating_add(pages.raw_bytes);
         pages::check_decoded(decoded, span.len())?;
         Ok(pages)
     }
@@ -309,10 +314,13 @@ impl File {
 /// Bytes that a value of variable size takes besides its own: an offset or a view.
 const VARIABLE_WIDTH: u64 = 16;
 
+/// Bytes that a value of a nested column is reckoned with: what it is, with the names, quotes and commas around it.
+const JSON_WIDTH: u64 = 40;
+
 /// Bytes that each value of a leaf takes when it is decoded.
 fn leaf_width(leaf: &Leaf) -> u64 {
     match &leaf.data_type {
-        // An offset, and whatever there is at the bottom of it.
+        // A view and its offset, or whatever else there is at the bottom of it.
         _ if leaf.is_json => VARIABLE_WIDTH + 8,
         DataType::FixedSizeList(item, _) | DataType::List(item) | DataType::LargeList(item) => {
             item.data_type().primitive_width().unwrap_or(1) as u64 + 8
@@ -321,6 +329,25 @@ fn leaf_width(leaf: &Leaf) -> u64 {
         DataType::LargeBinary | DataType::LargeUtf8 => VARIABLE_WIDTH,
         other => other.primitive_width().unwrap_or(1) as u64,
     }
+}
+
+/// Most bytes that a chunk of so many values becomes in the library, which pads nulls: those of one size take it without having it.
+fn decoded_max(leaf: &Leaf, chunk: &ColumnChunkMetaData, values: u64, rows: u64) -> u64 {
+    let (mut count, mut width) = (values.max(rows), leaf_width(leaf));
+    if let DataType::FixedSizeList(_, len) = leaf.data_type {
+        count = count.max(rows.saturating_mul(u64::try_from(len).unwrap_or(0)));
+    }
+    if leaf.is_json && chunk.column_type() == Type::FIXED_LEN_BYTE_ARRAY {
+        // Room for a batch is made before there are values.
+        count = count.max(BATCH_ROWS as u64);
+        width = width.max(
+            u64::try_from(chunk.column_descr().type_length())
+                .unwrap_or(0)
+                .saturating_add(8),
+        );
+    }
+    // Levels take 2 bytes each, for definition and repetition.
+    count.saturating_mul(width.saturating_add(4))
 }
 
 /// One call of `decode_group`: first what the filter needs, then the rest.
@@ -488,7 +515,13 @@ impl GroupDecoder for File {
                 }
                 // A dictionary makes pages smaller than what they become.
                 let raw = u64::try_from(chunk.uncompressed_size()).unwrap_or(0);
-                decoded = decoded.saturating_add(raw.max(rows.saturating_mul(leaf_width(leaf))));
+                let values = u64::try_from(chunk.num_values()).unwrap_or(0).max(rows);
+                let width = if leaf.is_json {
+                    JSON_WIDTH
+                } else {
+                    leaf_width(leaf)
+                };
+                decoded = decoded.saturating_add(raw.max(values.saturating_mul(width)));
             }
         }
         // Columns are read together: one that is lent keeps the bytes of all, beside what the others become.

@@ -5,13 +5,15 @@
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    ArrowPrimitiveType, Decimal128Type, Decimal256Type, DecimalType, Float16Type, Float32Type, Float64Type,
-    Int8Type, Int16Type, Int32Type, Int64Type, IntervalDayTimeType, IntervalMonthDayNanoType,
-    IntervalYearMonthType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, Date32Type, Date64Type, Decimal128Type, Decimal256Type, DecimalType,
+    DurationMicrosecondType, DurationMillisecondType, DurationNanosecondType, DurationSecondType,
+    Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Time32MillisecondType,
+    Time32SecondType, Time64MicrosecondType, Time64NanosecondType, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
 };
 use arrow_array::{Array, ArrayRef, MapArray, StructArray};
-use arrow_buffer::ArrowNativeType;
-use arrow_schema::{DataType, IntervalUnit};
+use arrow_schema::{DataType, TimeUnit};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use forebay_core::{Error, ErrorKind, Result};
@@ -91,67 +93,55 @@ fn number(array: &dyn Array, data_type: &DataType, row: usize, out: &mut Json) -
         DataType::Float16 => put(out, &array.as_primitive::<Float16Type>().value(row).to_f32()),
         DataType::Float32 => plain::<Float32Type>(array, row, out),
         DataType::Float64 => plain::<Float64Type>(array, row, out),
-        DataType::Decimal128(digits, scale) => {
-            let value = array.as_primitive::<Decimal128Type>().value(row);
-            out.data
-                .extend_from_slice(Decimal128Type::format_decimal(value, *digits, *scale).as_bytes());
-            Ok(())
-        }
-        DataType::Decimal256(digits, scale) => {
-            let value = array.as_primitive::<Decimal256Type>().value(row);
-            out.data
-                .extend_from_slice(Decimal256Type::format_decimal(value, *digits, *scale).as_bytes());
-            Ok(())
-        }
+        DataType::Decimal128(digits, scale) => decimal::<Decimal128Type>(array, *digits, *scale, row, out),
+        DataType::Decimal256(digits, scale) => decimal::<Decimal256Type>(array, *digits, *scale, row, out),
         other => time(array, other, row, out),
     }
 }
 
+/// The integer that a date or time is stored as, whatever its unit.
 fn time(array: &dyn Array, data_type: &DataType, row: usize, out: &mut Json) -> Result<()> {
+    use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
     match data_type {
-        DataType::Date32 | DataType::Time32(_) => stored::<i32>(array, row, out),
-        DataType::Date64 | DataType::Time64(_) | DataType::Timestamp(..) | DataType::Duration(_) => {
-            stored::<i64>(array, row, out)
-        }
-        DataType::Interval(unit) => interval(array, *unit, row, out),
-        other => {
-            let message = format!("values of type {other} in it cannot be written as JSON");
-            Err(Error::new(ErrorKind::Unsupported, "read parquet", message))
-        }
+        DataType::Date32 => plain::<Date32Type>(array, row, out),
+        DataType::Date64 => plain::<Date64Type>(array, row, out),
+        DataType::Time32(Second) => plain::<Time32SecondType>(array, row, out),
+        DataType::Time32(Millisecond) => plain::<Time32MillisecondType>(array, row, out),
+        DataType::Time64(Microsecond) => plain::<Time64MicrosecondType>(array, row, out),
+        DataType::Time64(Nanosecond) => plain::<Time64NanosecondType>(array, row, out),
+        DataType::Timestamp(Second, _) => plain::<TimestampSecondType>(array, row, out),
+        DataType::Timestamp(Millisecond, _) => plain::<TimestampMillisecondType>(array, row, out),
+        DataType::Timestamp(Microsecond, _) => plain::<TimestampMicrosecondType>(array, row, out),
+        DataType::Timestamp(Nanosecond, _) => plain::<TimestampNanosecondType>(array, row, out),
+        DataType::Duration(Second) => plain::<DurationSecondType>(array, row, out),
+        DataType::Duration(Millisecond) => plain::<DurationMillisecondType>(array, row, out),
+        DataType::Duration(Microsecond) => plain::<DurationMicrosecondType>(array, row, out),
+        DataType::Duration(Nanosecond) => plain::<DurationNanosecondType>(array, row, out),
+        other => Err(unreadable(other)),
     }
 }
 
-fn interval(array: &dyn Array, unit: IntervalUnit, row: usize, out: &mut Json) -> Result<()> {
-    #[derive(Serialize)]
-    struct Interval {
-        months: i32,
-        days: i32,
-        nanoseconds: i64,
+/// Values of a type that the Parquet library does not read as they are.
+pub(super) fn unreadable(data_type: &DataType) -> Error {
+    let message = format!("values of type {data_type} cannot be read");
+    Error::new(ErrorKind::Unsupported, "read parquet", message)
+        .with_hint("leave the column out: name the fields that are needed")
+}
+
+fn decimal<T: DecimalType>(
+    array: &dyn Array,
+    digits: u8,
+    scale: i8,
+    row: usize,
+    out: &mut Json,
+) -> Result<()> {
+    let value = array.as_primitive::<T>().value(row);
+    if !T::is_valid_decimal_precision(value, digits) {
+        return Err(corrupt("a decimal has more digits than its column"));
     }
-    let value = match unit {
-        IntervalUnit::YearMonth => Interval {
-            months: array.as_primitive::<IntervalYearMonthType>().value(row),
-            days: 0,
-            nanoseconds: 0,
-        },
-        IntervalUnit::DayTime => {
-            let value = array.as_primitive::<IntervalDayTimeType>().value(row);
-            Interval {
-                months: 0,
-                days: value.days,
-                nanoseconds: i64::from(value.milliseconds) * 1_000_000,
-            }
-        }
-        IntervalUnit::MonthDayNano => {
-            let value = array.as_primitive::<IntervalMonthDayNanoType>().value(row);
-            Interval {
-                months: value.months,
-                days: value.days,
-                nanoseconds: value.nanoseconds,
-            }
-        }
-    };
-    put(out, &value)
+    out.data
+        .extend_from_slice(T::format_decimal(value, digits, scale).as_bytes());
+    Ok(())
 }
 
 fn plain<T>(array: &dyn Array, row: usize, out: &mut Json) -> Result<()>
@@ -162,20 +152,14 @@ where
     put(out, &array.as_primitive::<T>().value(row))
 }
 
-/// The integer that a time is stored as, whatever its unit.
-fn stored<T: ArrowNativeType + Serialize>(array: &dyn Array, row: usize, out: &mut Json) -> Result<()> {
-    let data = array.to_data();
-    put(out, &data.buffer::<T>(0).get(row))
-}
-
 fn list(values: &ArrayRef, out: &mut Json) -> Result<()> {
     each(b'[', values.len(), b']', out, |row, out| write(values, row, out))
 }
 
 fn object(values: &StructArray, row: usize, out: &mut Json) -> Result<()> {
-    let names = values.column_names();
-    each(b'{', names.len(), b'}', out, |member, out| {
-        put(out, names[member])?;
+    let fields = values.fields();
+    each(b'{', fields.len(), b'}', out, |member, out| {
+        put(out, fields[member].name())?;
         out.data.push(b':');
         write(values.column(member), row, out)
     })
@@ -186,6 +170,9 @@ fn map(values: &MapArray, row: usize, out: &mut Json) -> Result<()> {
     let (keys, values) = (entries.column(0), entries.column(1));
     if matches!(keys.data_type(), DataType::LargeUtf8 | DataType::Utf8View) {
         return each(b'{', entries.len(), b'}', out, |entry, out| {
+            if keys.is_null(entry) {
+                return Err(corrupt("a map has a key that is null"));
+            }
             write(keys, entry, out)?;
             out.data.push(b':');
             write(values, entry, out)
@@ -219,6 +206,10 @@ fn each(
     }
     out.data.push(close);
     Ok(())
+}
+
+fn corrupt(message: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, "read parquet", message)
 }
 
 fn bytes(value: &[u8], out: &mut Json) -> Result<()> {

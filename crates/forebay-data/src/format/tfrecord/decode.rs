@@ -23,7 +23,11 @@ pub enum FeatureValue<'a> {
 /// Append the numbers of a field of kind [`Varints`](crate::Kind::Varints). What came before an error is taken back.
 pub fn varints(bytes: &[u8], out: &mut Vec<i64>) -> Result<()> {
     let before = out.len();
-    push_varints(bytes, out).map_err(|why| {
+    let pushed = each_varint(bytes, |value| {
+        out.push(value);
+        Ok(())
+    });
+    pushed.map_err(|why| {
         out.truncate(before);
         corrupt("Int64List", why)
     })
@@ -34,18 +38,62 @@ pub fn varint_count(bytes: &[u8]) -> Option<usize> {
     wire::varint_count(bytes)
 }
 
-/// Write the numbers of a field of kind [`Varints`](crate::Kind::Varints) as 64-bit integers, which must fill `out`.
-pub(crate) fn varints_into(mut bytes: &[u8], out: &mut [u8]) -> Result<()> {
-    let (places, rest) = out.as_chunks_mut::<8>();
-    for place in places {
-        let (value, len) = read_varint(bytes).map_err(|why| corrupt("Int64List", why))?;
-        *place = value.to_le_bytes();
-        bytes = bytes.get(len..).unwrap_or_default();
+/// Write the numbers of a field of kind [`Varints`](crate::Kind::Varints) as 64-bit integers to the front of `out`; gives how many bytes they take.
+pub(crate) fn varints_into(bytes: &[u8], out: &mut [u8]) -> Result<usize> {
+    let mut places = Places { out, at: 0 };
+    each_varint(bytes, |value| places.put(value.to_le_bytes())).map_err(|why| corrupt("Int64List", why))?;
+    Ok(places.at)
+}
+
+/// The same of a field of kind `tf:int64_list`.
+pub(crate) fn int64_list_into(message: &[u8], out: &mut [u8]) -> Result<usize> {
+    let mut places = Places { out, at: 0 };
+    each_int(message, |value| places.put(value.to_le_bytes()))?;
+    Ok(places.at)
+}
+
+/// The same of a field of kind `tf:float_list`, as 32-bit floats.
+pub(crate) fn float_list_into(message: &[u8], out: &mut [u8]) -> Result<usize> {
+    let mut places = Places { out, at: 0 };
+    each_float(message, |value| places.put(value))?;
+    Ok(places.at)
+}
+
+/// How many numbers a field of kind `tf:int64_list` has.
+pub(crate) fn int64_list_len(message: &[u8]) -> Result<usize> {
+    let mut count = 0;
+    each_int(message, |_| {
+        count += 1;
+        Ok(())
+    })?;
+    Ok(count)
+}
+
+/// How many numbers a field of kind `tf:float_list` has.
+pub(crate) fn float_list_len(message: &[u8]) -> Result<usize> {
+    let mut count = 0;
+    each_float(message, |_| {
+        count += 1;
+        Ok(())
+    })?;
+    Ok(count)
+}
+
+/// Numbers one after the other.
+struct Places<'a> {
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl Places<'_> {
+    fn put<const N: usize>(&mut self, number: [u8; N]) -> Parsed<()> {
+        let place = self.out.get_mut(self.at..self.at + N);
+        place
+            .ok_or("it has more values than there is room for")?
+            .copy_from_slice(&number);
+        self.at += N;
+        Ok(())
     }
-    if bytes.is_empty() && rest.is_empty() {
-        return Ok(());
-    }
-    Err(corrupt("Int64List", "it has another number of values"))
 }
 
 /// The values of a field of kind `tf:bytes_list`.
@@ -68,31 +116,40 @@ pub fn bytes_list<'a>(message: &'a [u8], out: &mut Vec<&'a [u8]>) -> Result<()> 
 /// Append the values of a field of kind `tf:float_list`.
 pub fn float_list(message: &[u8], out: &mut Vec<f32>) -> Result<()> {
     let before = out.len();
-    let pushed = each(message, |value, _| match value {
-        Value::Bytes(range) | Value::Fixed32(range) if range.len().is_multiple_of(4) => {
-            let (words, _) = message.get(range).unwrap_or_default().as_chunks::<4>();
-            out.extend(words.iter().map(|word| f32::from_le_bytes(*word)));
-            Ok(())
-        }
-        _ => Err("a value of another type than its list"),
+    let pushed = each_float(message, |value| {
+        out.push(f32::from_le_bytes(value));
+        Ok(())
     });
-    pushed.map_err(|why| {
-        out.truncate(before);
-        corrupt(List::Floats.name(), why)
-    })
+    pushed.inspect_err(|_| out.truncate(before))
 }
 
 /// Append the values of a field of kind `tf:int64_list`.
 pub fn int64_list(message: &[u8], out: &mut Vec<i64>) -> Result<()> {
     let before = out.len();
-    let pushed = each(message, |value, body| match value {
-        Value::Bytes(_) | Value::Varint => push_varints(body, out),
+    let pushed = each_int(message, |value| {
+        out.push(value);
+        Ok(())
+    });
+    pushed.inspect_err(|_| out.truncate(before))
+}
+
+fn each_float(message: &[u8], mut take: impl FnMut([u8; 4]) -> Parsed<()>) -> Result<()> {
+    let taken = each(message, |value, _| match value {
+        Value::Bytes(range) | Value::Fixed32(range) if range.len().is_multiple_of(4) => {
+            let (words, _) = message.get(range).unwrap_or_default().as_chunks::<4>();
+            words.iter().try_for_each(|word| take(*word))
+        }
         _ => Err("a value of another type than its list"),
     });
-    pushed.map_err(|why| {
-        out.truncate(before);
-        corrupt(List::Ints.name(), why)
-    })
+    taken.map_err(|why| corrupt(List::Floats.name(), why))
+}
+
+fn each_int(message: &[u8], mut take: impl FnMut(i64) -> Parsed<()>) -> Result<()> {
+    let taken = each(message, |value, body| match value {
+        Value::Bytes(_) | Value::Varint => each_varint(body, &mut take),
+        _ => Err("a value of another type than its list"),
+    });
+    taken.map_err(|why| corrupt(List::Ints.name(), why))
 }
 
 /// The features of a field of kind `tf:feature_list`, in order.
@@ -150,22 +207,22 @@ fn each(message: &[u8], mut take: impl FnMut(Value, &[u8]) -> Parsed<()>) -> Par
     Ok(())
 }
 
-fn push_varints(mut bytes: &[u8], out: &mut Vec<i64>) -> Parsed<()> {
+fn each_varint(mut bytes: &[u8], mut take: impl FnMut(i64) -> Parsed<()>) -> Parsed<()> {
     loop {
         // Token numbers take one to three bytes; the first two are worth a way of their own.
         bytes = match bytes {
             [] => return Ok(()),
             [low @ 0..0x80, rest @ ..] => {
-                out.push(i64::from(*low));
+                take(i64::from(*low))?;
                 rest
             }
             [low, high @ 0..0x80, rest @ ..] => {
-                out.push(i64::from(low & 0x7f) | i64::from(*high) << 7);
+                take(i64::from(low & 0x7f) | i64::from(*high) << 7)?;
                 rest
             }
             _ => {
                 let (value, len) = read_varint(bytes)?;
-                out.push(value.cast_signed());
+                take(value.cast_signed())?;
                 bytes.get(len..).unwrap_or_default()
             }
         };
