@@ -22,6 +22,7 @@ mod course;
 pub(crate) mod cpu;
 mod decode;
 mod feed;
+mod numbers;
 mod policy;
 mod quarantine;
 pub(crate) mod read;

@@ -11,9 +11,8 @@ use forebay_core::{Error, ErrorKind, Result, Seed};
 use forebay_io::AlignedBuf;
 
 use super::collate::Pick;
-use crate::format::petastorm::unpack_npy;
-use crate::format::tfrecord::decode;
-use crate::format::value::{DIMS_MAX, Value, is_array};
+use super::numbers::{List, Numbers};
+use crate::format::value::DIMS_MAX;
 use crate::image::{Decoder, ImagePlan};
 use crate::schema::{Dtype, Field, Kind};
 
@@ -87,7 +86,7 @@ impl Decode {
             {
                 true
             }
-            (Self::Array { .. }, Kind::Encoded { encoding }) => encoding == NPY || is_array(encoding),
+            (Self::Array { .. }, Kind::Encoded { .. }) => Numbers::of(stored).has_shape(),
             (Self::Array { dtype, .. }, Kind::List { dtype: of }) => dtype == of,
             (Self::Array { dtype, .. }, Kind::Array { dtype: of, .. }) => {
                 dtype == of && self.kind().fixed_bytes() == stored.fixed_bytes()
@@ -100,9 +99,6 @@ impl Decode {
         }
     }
 }
-
-/// The encoding of `.npy` files.
-const NPY: &str = "npy";
 
 /// Most bytes of an array that a sample is decoded to: a batch of them has to be in memory.
 const ARRAY_BYTES_MAX: u64 = 1 << 30;
@@ -137,63 +133,6 @@ pub(super) struct Wanted {
     pub(super) tool: Option<Tool>,
     /// How its numbers are stored, where a batch has them one after the other all the same.
     pub(super) list: Option<List>,
-}
-
-/// Lists of numbers that are stored in a way of their own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum List {
-    /// Integers as varints.
-    Varints,
-    /// A message of integers, as TensorFlow has it.
-    Ints,
-    /// The same of floats.
-    Floats,
-}
-
-impl List {
-    fn of(kind: &Kind) -> Option<Self> {
-        match kind {
-            Kind::Varints => Some(Self::Varints),
-            Kind::Encoded { encoding } if encoding == "tf:int64_list" => Some(Self::Ints),
-            Kind::Encoded { encoding } if encoding == "tf:float_list" => Some(Self::Floats),
-            _ => None,
-        }
-    }
-
-    fn dtype(self) -> Dtype {
-        match self {
-            Self::Varints | Self::Ints => Dtype::Int64,
-            Self::Floats => Dtype::Float32,
-        }
-    }
-
-    /// Bytes of the numbers of a value; `None` where it is damaged.
-    pub(super) fn checked_len(self, stored: &[u8]) -> Option<usize> {
-        let count = match self {
-            Self::Varints => decode::varint_count(stored),
-            Self::Ints => decode::int64_list_len(stored).ok(),
-            Self::Floats => decode::float_list_len(stored).ok(),
-        };
-        count.map(|count| count * self.dtype().bytes() as usize)
-    }
-
-    /// The same of a value that was checked.
-    fn len_of(self, stored: &[u8]) -> usize {
-        match self {
-            // Each ends with a byte below 0x80, and has no other.
-            Self::Varints => 8 * stored.iter().filter(|byte| **byte < 0x80).count(),
-            _ => self.checked_len(stored).unwrap_or_default(),
-        }
-    }
-
-    /// Write the numbers of a value to the front of `place`; gives how many bytes they take.
-    pub(super) fn put(self, stored: &[u8], place: &mut [u8]) -> Result<usize> {
-        match self {
-            Self::Varints => decode::varints_into(stored, place),
-            Self::Ints => decode::int64_list_into(stored, place),
-            Self::Floats => decode::float_list_into(stored, place),
-        }
-    }
 }
 
 impl Wanted {
@@ -282,18 +221,6 @@ pub(super) enum Tool {
     },
 }
 
-/// How numbers are stored.
-#[derive(Debug)]
-pub(super) enum Numbers {
-    /// One after the other.
-    Plain,
-    List(List),
-    /// As a `.npy`.
-    Npy,
-    /// With their type and shape, in an encoding of that name.
-    Encoded(String),
-}
-
 impl Tool {
     fn new(decode: &Decode, stored: &Kind, seed: Seed) -> Self {
         match decode {
@@ -307,11 +234,7 @@ impl Tool {
             },
             Decode::Float => Self::Float,
             Decode::Array { dtype, shape } => Self::Array {
-                numbers: match stored {
-                    Kind::Encoded { encoding } if encoding == NPY => Numbers::Npy,
-                    Kind::Encoded { encoding } if is_array(encoding) => Numbers::Encoded(encoding.clone()),
-                    kind => List::of(kind).map_or(Numbers::Plain, Numbers::List),
-                },
+                numbers: Numbers::of(stored),
                 dtype: *dtype,
                 shape: shape.clone(),
             },
@@ -378,47 +301,6 @@ impl Tool {
             free.lock().unwrap_or_else(PoisonError::into_inner).push(decoder);
         }
         bad
-    }
-}
-
-impl Numbers {
-    /// Put the numbers of a value into their place, which must be the right one.
-    fn put(&self, bytes: &[u8], dtype: Dtype, shape: &[u64], place: &mut [u8]) -> Result<(), String> {
-        match self {
-            Self::Plain if bytes.len() == place.len() => place.copy_from_slice(bytes),
-            Self::Plain => {
-                return Err(format!("it has {} bytes instead of {}", bytes.len(), place.len()));
-            }
-            Self::List(list) => {
-                let len = list.checked_len(bytes).ok_or("its numbers cannot be read")?;
-                if len != place.len() {
-                    let width = dtype.bytes() as usize;
-                    let (has, wants) = (len / width, place.len() / width);
-                    return Err(format!("it has {has} numbers instead of {wants}"));
-                }
-                list.put(bytes, place)
-                    .map_err(|error| error.message().to_owned())?;
-            }
-            Self::Npy => {
-                let mut values = Vec::with_capacity(place.len());
-                unpack_npy(bytes, dtype, shape, &mut values).map_err(|error| error.message().to_owned())?;
-                place.copy_from_slice(&values);
-            }
-            Self::Encoded(encoding) => match Value::open(encoding, bytes) {
-                Ok(Value::Array(array)) if (array.dtype, &*array.shape) == (dtype, shape) => {
-                    place.copy_from_slice(array.values);
-                }
-                Ok(Value::Array(array)) => {
-                    return Err(format!(
-                        "it is an array of {} of shape {:?}, not of {dtype} of shape {shape:?}",
-                        array.dtype, array.shape
-                    ));
-                }
-                Ok(_) => return Err("it is no array".to_owned()),
-                Err(error) => return Err(error.message().to_owned()),
-            },
-        }
-        Ok(())
     }
 }
 
