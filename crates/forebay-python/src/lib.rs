@@ -76,7 +76,7 @@ fn forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(copy::copy, module)?)?;
     module.add_function(wrap_pyfunction!(settings::configure, module)?)?;
     module.add_function(wrap_pyfunction!(process::engine, module)?)?;
-    module.add_function(wrap_pyfunction!(stream::open_value, module)?)?;
+    module.add_function(wrap_pyfunction!(stream::stream_value, module)?)?;
     module.add_function(wrap_pyfunction!(weights::weights_header, module)?)?;
     module.add_function(wrap_pyfunction!(weights::weights_load_device, module)?)?;
     module.add_function(wrap_pyfunction!(weights::weights_warm, module)?)?;

@@ -23,7 +23,7 @@ use crate::fork::ForkGuard;
 use crate::process::{self, Inside, Process};
 use crate::wait::{wait, wait_telling};
 use options::Options;
-pub(crate) use value::open_value;
+pub(crate) use value::stream_value;
 
 /// Batches of a data set, in the order of the plan; see ``forebay.stream``, whose keyword arguments it takes as a dict.
 #[pyclass(name = "NativeStream", module = "forebay._forebay")]

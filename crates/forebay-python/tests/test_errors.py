@@ -38,7 +38,7 @@ def exceptions() -> dict[str, type[forebay.ForebayError]]:
 
 def test_the_package_exports_everything() -> None:
     # What begins like this is what classes and functions of the package are made of.
-    parts = ("Native", "buffer_", "weights_", "gds_", "ckpt_", "EntryName", "Typed")
+    parts = ("Native", "buffer_", "weights_", "gds_", "ckpt_", "stream_", "EntryName", "Typed")
     own = {name for name in extension.__all__ if not name.startswith(parts)}
     assert own < set(forebay.__all__)
     assert all(getattr(forebay, name) is getattr(extension, name) for name in own)

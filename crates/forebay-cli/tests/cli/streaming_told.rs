@@ -227,7 +227,10 @@ fn samples_that_are_not_damaged_are_not_said_to_be() {
     sandbox
         .run(["stream", "data", "--decode", "bin=txt"])
         .exits(2)
-        .says(&["int, float, array:DTYPE:SHAPE", "in Python also json, text, bytes"]);
+        .says(&[
+            "int, float, array:DTYPE:SHAPE",
+            "in Python also json, text, bytes",
+        ]);
 }
 
 #[test]

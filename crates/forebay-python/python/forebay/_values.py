@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from forebay._batches import _dtype, _numpy
-from forebay._forebay import open_value
+from forebay._forebay import stream_value
 
 
 class RawImage(NamedTuple):
@@ -70,7 +70,7 @@ def _decimal(value: memoryview, scale: int) -> decimal.Decimal:
 
 
 def _open(encoding: str, value: bytes) -> Any:
-    what, name, shape, parts = open_value(encoding, value)
+    what, name, shape, parts = stream_value(encoding, value)
     cut = [value[start:stop] for start, stop in parts]
     if what == "array":
         return _numpy().frombuffer(cut[0], dtype=_dtype(name)).reshape(shape)

@@ -10,7 +10,7 @@ type Opened = (&'static str, String, Vec<u64>, Vec<(usize, usize)>);
 
 /// Take a value of that encoding apart: `("array", dtype, shape, [range])`, `("image", mode, [width, height], [range])` or `("list", "", [], ranges)`.
 #[pyfunction]
-pub(crate) fn open_value(py: Python<'_>, encoding: &str, data: &[u8]) -> PyResult<Opened> {
+pub(crate) fn stream_value(py: Python<'_>, encoding: &str, data: &[u8]) -> PyResult<Opened> {
     // Values are slices of the data.
     let place = |part: &[u8]| {
         let start = part.as_ptr().addr() - data.as_ptr().addr();
