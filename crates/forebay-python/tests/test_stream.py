@@ -200,6 +200,10 @@ def test_numbers_of_tfrecord_become_one_array(tmp_path: Path) -> None:
     assert batch["label"].tolist() == labels
     kept = forebay.stream(records, batch_size=1, filter="label = 7")
     assert kept.samples == labels.count(7) > 0
+    # Where some lists are not packed; the first sample has several, and is left out.
+    records = fixture(tmp_path, "tfrecord/unpacked.tfrecord")
+    batch = next(forebay.stream(records, batch_size=2, decode={"i": "int"}, bad="skip:1"))
+    assert batch["i"].tolist() == [9, 9]
 
 
 def test_batches_are_pickled(data: Path) -> None:
