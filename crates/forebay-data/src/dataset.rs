@@ -21,6 +21,7 @@ mod place;
 mod read;
 mod registry;
 mod select;
+mod splits;
 #[cfg(test)]
 mod tests;
 

@@ -343,7 +343,7 @@ fn none_whole(first: Option<BadSample>, name: impl Fn(u32) -> String) -> Error {
     error.with_hint(if is_damaged {
         "forebay verify tells what is damaged"
     } else {
-        "the samples are as they were written: is this what decode and fields were meant to ask for?"
+        "the samples are as they were written: is this what decode and fields were meant to ask for? a filter such as \"x is not null\" leaves samples out that lack a value"
     })
 }
 

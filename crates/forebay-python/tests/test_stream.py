@@ -13,6 +13,7 @@ import sys
 import tarfile
 import textwrap
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,7 @@ def test_nested_columns_are_json(tmp_path: Path) -> None:
     nested = fixture(tmp_path, "parquet/json.parquet")
     batch = next(forebay.stream(nested, batch_size=4, decode={"chat": "json"}, fields=["chat", "texts"]))
     assert batch["chat"][0] == [{"role": "user", "content": "hi", "score": 0.5}, None]
+    assert batch["chat"][3] is None
     assert bytes(batch["texts"][3]) == b'["a","a","a"]'
 
 
@@ -619,6 +621,18 @@ def test_a_batch_that_always_fails_can_be_left_out(data: Path) -> None:
                 next(stream)
         stream.skip()
         assert [first, next(stream)] == [keys()[:5], keys()[10:15]]
+
+
+def test_samples_that_lanes_leave_out_are_told(data: Path) -> None:
+    count = len(keys())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        forebay.stream(data, batch_size=1, shuffle=True, lanes=count - 1, rank=0, world=1)
+        forebay.stream(data, batch_size=1, shuffle=True, lanes=1, rank=0, world=1)
+    assert not [note for note in told if "left out of every epoch" in str(note.message)]
+    lanes = count // 2 + 1
+    with pytest.warns(UserWarning, match=f"{count - lanes} of {count} samples are left out of every epoch"):
+        forebay.stream(data, batch_size=1, shuffle=True, lanes=lanes, rank=0, world=1)
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ use super::layout::{beside, with_layout};
 use super::listed::by_index;
 use super::place::nothing_at;
 use super::registry::{self, PETASTORM, ShardStore};
+use super::splits;
 use crate::format::petastorm::{COMMON_METADATA, Petastorm};
 use crate::manifest::{FormatSpec, MANIFEST_NAME, SUMS_NAME};
 use crate::source::ShardSource;
@@ -245,10 +246,11 @@ fn by_names(
     };
     if spec.name == registry::FILES {
         let (spec, doubt) = with_layout(spec, &objects);
+        let splits = splits::told(&objects).filter(|_| !are_named);
         return Ok(Discovered {
             spec,
             shards: objects,
-            notes: Vec::from_iter(doubt),
+            notes: splits.into_iter().chain(doubt).collect(),
             from: ShardStore::plain(Arc::clone(store)),
         });
     }
@@ -264,6 +266,7 @@ fn by_names(
         }
         objects.into_iter().filter(is_shard).collect()
     };
+    notes.extend(splits::told(&shards).filter(|_| !are_named));
     let from = ShardStore::plain(Arc::clone(store));
     Ok(Discovered {
         spec,

@@ -29,7 +29,31 @@ pub(super) fn with_layout(spec: FormatSpec, objects: &[ObjectMeta]) -> (FormatSp
     } else {
         "tree"
     };
-    (spec.with("layout", layout), census.doubt())
+    (
+        spec.with("layout", layout),
+        census.doubt().or_else(|| rows_unread(objects)),
+    )
+}
+
+/// Endings of files of rows that nothing here reads row by row.
+const ROWS: [&str; 9] = [
+    "jsonl", "ndjson", "csv", "tsv", "arrow", "feather", "h5", "hdf5", "lance",
+];
+
+/// What is to be said where most files are of rows: each of them is one sample.
+fn rows_unread(objects: &[ObjectMeta]) -> Option<String> {
+    let ending = |meta: &ObjectMeta| {
+        let (_, ending) = meta.key.file_name().rsplit_once('.')?;
+        ROWS.into_iter().find(|rows| ending.eq_ignore_ascii_case(rows))
+    };
+    let count = objects.iter().filter(|meta| ending(meta).is_some()).count();
+    let first = objects
+        .iter()
+        .find_map(ending)
+        .filter(|_| count * 2 > objects.len())?;
+    Some(format!(
+        "{count} files such as .{first} are read whole, each as one sample: rows in them are not read; written as Parquet, each row is a sample"
+    ))
 }
 
 /// What is to be said where shards are read and lie beside more images than there are of them.

@@ -93,9 +93,9 @@ impl Decode {
             }
             (Self::Array { .. }, _) => false,
             (Self::Int | Self::Float, kind) => {
-                !matches!(kind, Kind::Array { .. } | Kind::List { .. }) && List::of(kind).is_none()
+                matches!(kind, Kind::Bytes | Kind::Text | Kind::Json | Kind::Decimal)
             }
-            _ => true,
+            (Self::Image(_), kind) => matches!(kind, Kind::Bytes | Kind::Image),
         }
     }
 }

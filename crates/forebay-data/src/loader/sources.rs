@@ -266,13 +266,21 @@ fn misfit(field: &Field, decode: &Decode) -> Error {
             format!("field '{name}' is {kind}, which is no array of {dtype} of that shape"),
             "arrays are made of bytes, and of lists and arrays of the same type".to_owned(),
         ),
+        (Decode::Image(_), _) => (
+            format!("field '{name}' is {kind}, and no image file"),
+            "JPEG and PNG are decoded; what else there is, a function in Python can decode".to_owned(),
+        ),
         (_, Kind::List { dtype }) => (
             format!("field '{name}' is no text but {kind}"),
             format!("leave it as it is stored, or write array:{dtype} where each sample has one number"),
         ),
-        _ => (
+        (_, Kind::Array { .. }) => (
             format!("field '{name}' is no text but numbers already"),
             "leave it as it is stored".to_owned(),
+        ),
+        _ => (
+            format!("field '{name}' is {kind}, and no number as text"),
+            "see how it is stored: forebay inspect".to_owned(),
         ),
     };
     Error::new(ErrorKind::InvalidInput, "stream", message)

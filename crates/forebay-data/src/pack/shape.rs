@@ -50,6 +50,8 @@ enum How {
     Npy,
     /// The numbers of an array that carries its shape.
     Numbers,
+    /// The numbers of a list of TensorFlow's.
+    List,
 }
 
 /// A sample of the input.
@@ -241,6 +243,10 @@ fn chosen(schema: &Schema, key_field: Option<usize>, wanted: Option<&[String]>) 
 fn written(field: &Field, to: PackFormat) -> (Field, How) {
     match to {
         PackFormat::Wds => written_wds(field),
+        PackFormat::Parquet => match tf_list(&field.kind) {
+            Some(dtype) => (Field::new(&field.name, Kind::List { dtype }), How::List),
+            None => (field.clone(), How::AsIs),
+        },
         PackFormat::Tokens => match array_dtype(&field.kind) {
             Some(dtype) => (Field::new(&field.name, Kind::List { dtype }), How::Numbers),
             None => (field.clone(), How::AsIs),
@@ -282,6 +288,30 @@ fn array_dtype(kind: &Kind) -> Option<Dtype> {
     Dtype::parse(encoding.strip_prefix("mds:ndarray:")?)
 }
 
+/// The type of lists that TensorFlow keeps in a way of its own, which others would not read.
+fn tf_list(kind: &Kind) -> Option<Dtype> {
+    match kind {
+        Kind::Varints => Some(Dtype::Int64),
+        Kind::Encoded { encoding } if encoding == "tf:int64_list" => Some(Dtype::Int64),
+        Kind::Encoded { encoding } if encoding == "tf:float_list" => Some(Dtype::Float32),
+        _ => None,
+    }
+}
+
+fn numbers_of(kind: &Kind, value: &[u8]) -> Result<Vec<u8>> {
+    if tf_list(kind) == Some(Dtype::Float32) {
+        let mut floats = Vec::new();
+        decode::float_list(value, &mut floats)?;
+        return Ok(floats.into_iter().flat_map(f32::to_le_bytes).collect());
+    }
+    let mut numbers = Vec::new();
+    match kind {
+        Kind::Varints => decode::varints(value, &mut numbers)?,
+        _ => decode::int64_list(value, &mut numbers)?,
+    }
+    Ok(numbers.into_iter().flat_map(i64::to_le_bytes).collect())
+}
+
 fn convert<'a>(how: How, kind: &Kind, value: &'a [u8]) -> Result<Cow<'a, [u8]>> {
     match how {
         How::AsIs => Ok(Cow::Borrowed(value)),
@@ -294,6 +324,7 @@ fn convert<'a>(how: How, kind: &Kind, value: &'a [u8]) -> Result<Cow<'a, [u8]>> 
             _ => Err(wrong("is no array")),
         },
         How::Npy => npy_of(kind, value).map(Cow::Owned),
+        How::List => numbers_of(kind, value).map(Cow::Owned),
     }
 }
 
@@ -308,10 +339,8 @@ fn npy_of(kind: &Kind, value: &[u8]) -> Result<Vec<u8>> {
             npy::write(*dtype, &[len / dtype.bytes()], value)
         }
         Kind::Varints => {
-            let mut numbers = Vec::new();
-            decode::varints(value, &mut numbers)?;
-            let values: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-            npy::write(Dtype::Int64, &[numbers.len() as u64], &values)
+            let numbers = numbers_of(kind, value)?;
+            npy::write(Dtype::Int64, &[numbers.len() as u64 / 8], &numbers)
         }
         kind => match open(kind, value)? {
             Value::Array(array) => npy::write(array.dtype, &array.shape, array.values),

@@ -14,6 +14,7 @@ import contextlib
 import json
 import operator
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -33,8 +34,12 @@ KEY = "__key__"
 _DECODERS: dict[str, Callable[[memoryview], Any]] = {
     "bytes": bytes,
     "text": lambda value: str(value, "utf-8"),
-    "json": lambda value: json.loads(bytes(value)),
+    # A value that a sample does not have is one of no bytes, which are no JSON.
+    "json": lambda value: json.loads(bytes(value)) if len(value) else None,
 }
+
+# Share of the samples that may be left out of an epoch without a word.
+_LEFT_OUT_TOLD = 0.01
 
 # Arguments that are whole numbers, and the bits that they have.
 _NUMBERS = {
@@ -137,6 +142,17 @@ class Stream(Iterator[Batch]):
             if callable(how) or how in _DECODERS
         }
         self._fields: dict[str, dict[str, Any]] = {field["name"]: field for field in self.schema}
+        batch = json.loads(self._native.position(0))["batch"]
+        left_out = self._samples - self._batches * batch
+        is_whole = options.get("limit") is None and len(urls) == 1
+        is_much = left_out > max(self._samples * _LEFT_OUT_TOLD, batch)
+        if is_whole and options.get("drop_last") and is_much:
+            warnings.warn(
+                f"{left_out} of {self._samples} samples are left out of every epoch, others each time: lanes "
+                "are cut to one length, and batches that are not full dropped; fewer lanes or "
+                "drop_last=False leave out less",
+                stacklevel=3,
+            )
         # What says itself what it is needs not be asked for.
         encoded = {name: field["encoding"] for name, field in self._fields.items() if "encoding" in field}
         openers = {name: opener(encoding) for name, encoding in encoded.items()}

@@ -118,3 +118,28 @@ async fn images_beside_shards_are_told() {
     assert!(told[0].contains("the 3 images in directories"), "{told:?}");
     assert!(told[0].contains("--format files"), "{told:?}");
 }
+
+#[tokio::test]
+async fn splits_that_are_read_together_and_rows_that_are_not_read_are_told() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for name in ["train/cat/0.jpg", "train/dog/0.jpg", "val/cat/0.jpg"] {
+        put(&*store, name, name).await;
+    }
+    let (_, _, told) = open(&store, OpenOptions::default()).await;
+    assert!(
+        told.iter()
+            .any(|note| note.contains("several splits are read together")
+                && note.contains("train (2), validation (1)")),
+        "{told:?}"
+    );
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for name in ["a.jsonl", "b.jsonl", "README.md"] {
+        put(&*store, name, "{}\n{}\n").await;
+    }
+    let (_, _, told) = open(&store, OpenOptions::default()).await;
+    assert!(
+        told.iter()
+            .any(|note| note.contains("2 files such as .jsonl are read whole")),
+        "{told:?}"
+    );
+}

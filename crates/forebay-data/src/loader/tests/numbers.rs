@@ -182,6 +182,7 @@ async fn what_is_no_such_array_is_refused_before_anything_is_read() {
         ("x", "array:float64:3", "of the same type"),
         ("x", "float", "array:float32"),
         ("ids", "array:int32:3", "of the same type"),
+        ("x", "image:rrc:8", "JPEG and PNG"),
     ] {
         let error = Loader::new(dataset.clone(), &in_order(&[(field, how)])).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{how}: {error}");

@@ -336,6 +336,42 @@ async fn a_list_beside_them_leaves_other_fields_of_tfrecord_as_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn numbers_of_tfrecord_are_lists_in_parquet() {
+    let from = memory_store();
+    let fields = [
+        Field::new("label", Kind::List { dtype: Dtype::Int64 }),
+        Field::new(
+            "x",
+            Kind::List {
+                dtype: Dtype::Float32,
+            },
+        ),
+    ];
+    let row = |label: i64, x: f32| {
+        let values = [label.to_le_bytes().to_vec(), x.to_le_bytes().to_vec()];
+        ("", fields.iter().cloned().zip(values).collect())
+    };
+    let rows: Vec<Made<'_>> = vec![row(-3, 0.5), row(300, 1.5)];
+    shard_of(&*from, "a.tfrecord", Box::new(TfRecordWriter::new()), &rows).await;
+    let packed = memory_store();
+    run(&from, &packed, &small(PackFormat::Parquet)).await.unwrap();
+    let dataset = Dataset::open(Arc::clone(&packed), &context(), &OpenOptions::default())
+        .await
+        .unwrap();
+    let kinds: Vec<&Kind> = dataset
+        .schema()
+        .fields()
+        .iter()
+        .map(|field| &field.kind)
+        .collect();
+    assert!(kinds.contains(&&Kind::List { dtype: Dtype::Int64 }), "{kinds:?}");
+    let packed = samples(&packed).await;
+    assert_eq!(packed[0].1["label"], (-3i64).to_le_bytes());
+    assert_eq!(packed[1].1["label"], 300i64.to_le_bytes());
+    assert_eq!(packed[1].1["x"], 1.5f32.to_le_bytes());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn keys_can_be_left_behind() {
     let from = memory_store();
     folder(&*from, 12).await;
