@@ -360,7 +360,11 @@ async fn small_columns_are_read_alone_and_everything_is_verified() {
     assert_eq!(numbers(&mut loader).await, whole);
     let ledger = loader.report().ledger;
     let chunks = chunk_bytes(&dataset, &store, "number").await;
-    assert_eq!(ledger.verified_bytes, chunks, "every chunk that was read");
+    // Some twice, where the next lane comes to a group that nobody holds any more.
+    assert!(
+        ledger.verified_bytes >= chunks,
+        "every chunk that was read: {ledger}"
+    );
     assert!(ledger.bytes() < stored / 2, "{ledger}");
 }
 

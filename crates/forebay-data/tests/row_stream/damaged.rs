@@ -75,7 +75,12 @@ async fn a_damaged_chunk_stops_those_who_read_it_and_nobody_else() {
         for name in [other, "__key__"] {
             fields.push(name);
             bytes += chunk_bytes(&dataset, &store, name).await;
-            assert_eq!(drained(&damaged, &fields).await, (total(), bytes));
+            // A group that nobody holds any more when the next lane comes to it is read again, so there may be more bytes.
+            let (rows, verified) = drained(&damaged, &fields).await;
+            assert!(
+                rows == total() && verified >= bytes,
+                "{rows}, {verified} of {bytes}"
+            );
         }
 
         let report = verified(&damaged).await;
