@@ -195,7 +195,7 @@ pub async fn pack(
     if let Some(note) = input.note() {
         options.progress.noted(&note);
     }
-    let shaper = Arc::new(Shaper::new(input.schema(), input.is_named(), spec)?);
+    let shaper = Arc::new(Shaper::new(input.schema(), input.source(), spec)?);
     let shares = Shares::new(spec, input.reads())?;
     let plan = Plan::new(&input, spec);
     let target = Target::new(to, context);

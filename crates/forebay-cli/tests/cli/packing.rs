@@ -136,6 +136,23 @@ fn running_out_of_files_has_a_hint_at_the_start_and_in_listings() {
 }
 
 #[test]
+fn an_index_beside_images_changes_nothing_that_is_packed() {
+    let sandbox = Sandbox::new();
+    for name in ["cat/0", "cat/1", "dog/0"] {
+        sandbox.file(&format!("raw/{name}.jpg"), 500);
+    }
+    let pack = |to: &str| sandbox.run(["pack", "raw", to, "--to", "wds"]).exits(0);
+    pack("before");
+    sandbox.run(["index", "raw"]).exits(0);
+    pack("after");
+    let name = "shard-000000.tar";
+    assert_eq!(
+        sandbox.read(&format!("before/{name}")),
+        sandbox.read(&format!("after/{name}"))
+    );
+}
+
+#[test]
 fn few_descriptors_are_enough() {
     let sandbox = Sandbox::new();
     for index in 0..5000 {

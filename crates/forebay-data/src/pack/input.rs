@@ -14,7 +14,7 @@ use super::PackSpec;
 use super::chunk::Chunk;
 use super::files::FilesInput;
 use super::memory::{Held, Memory, Reads, Room, Shares};
-use super::shape::Shaper;
+use super::shape::{Shaper, Source};
 use super::shards::ShardsInput;
 use crate::dataset::{Dataset, FILES, OpenOptions, Place, Progress, Task, UseManifest, look_for};
 use crate::manifest::MANIFEST_NAME;
@@ -166,11 +166,14 @@ impl Input {
         }
     }
 
-    /// True when samples have keys.
-    pub(super) fn is_named(&self) -> bool {
+    /// What is known of its samples.
+    pub(super) fn source(&self) -> Source {
         match self {
-            Self::Files(_) => true,
-            Self::Shards(shards) => shards.is_named(),
+            Self::Files(_) => Source {
+                is_named: true,
+                ..Source::default()
+            },
+            Self::Shards(shards) => shards.source(),
         }
     }
 

@@ -13,6 +13,7 @@ use super::npy;
 use super::output::{Output, PackFormat};
 use crate::filter::{Bound, Filter, KEY_COLUMN, key_field};
 use crate::format::SampleRef;
+use crate::format::files::ImageFields;
 use crate::format::tfrecord::decode;
 use crate::format::value::{Value, is_array};
 use crate::format::wds::names;
@@ -54,6 +55,15 @@ enum How {
     List,
 }
 
+/// What is known of the samples of an input beside their schema.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Source {
+    /// They have keys.
+    pub(super) is_named: bool,
+    /// They are images with labels, by the names that streams give them.
+    pub(super) is_image_folder: bool,
+}
+
 /// A sample of the input.
 pub(super) struct Taken<'a> {
     /// Its place in the order of the input.
@@ -68,9 +78,9 @@ pub(super) struct Taken<'a> {
 
 impl Shaper {
     /// For an input of that schema, whose samples have keys or not.
-    pub(super) fn new(schema: &Schema, is_named: bool, spec: &PackSpec) -> Result<Self> {
+    pub(super) fn new(schema: &Schema, source: Source, spec: &PackSpec) -> Result<Self> {
         let key_field = key_field(schema.fields());
-        let keeps_keys = !spec.drop_keys && (is_named || key_field.is_some());
+        let keeps_keys = !spec.drop_keys && (source.is_named || key_field.is_some());
         let has_key_field = keeps_keys && !matches!(spec.to, PackFormat::Wds | PackFormat::Tokens);
         let chosen = chosen(schema, key_field, spec.fields.as_deref())?;
         let mut fields: Vec<Field> = Vec::new();
@@ -80,7 +90,7 @@ impl Shaper {
             let (Some(field), Some(slot)) = (schema.fields().get(index), moves.get_mut(index)) else {
                 continue;
             };
-            let (written, how) = written(field, spec.to);
+            let (written, how) = written(field, source, spec.to);
             *slot = Some((fields.len(), how));
             fields.push(written);
         }
@@ -240,8 +250,9 @@ fn chosen(schema: &Schema, key_field: Option<usize>, wanted: Option<&[String]>) 
 }
 
 /// A field as it is written.
-fn written(field: &Field, to: PackFormat) -> (Field, How) {
+fn written(field: &Field, source: Source, to: PackFormat) -> (Field, How) {
     match to {
+        PackFormat::Wds if source.is_image_folder => written_image_folder(field),
         PackFormat::Wds => written_wds(field),
         PackFormat::Parquet => match tf_list(&field.kind) {
             Some(dtype) => (Field::new(&field.name, Kind::List { dtype }), How::List),
@@ -252,6 +263,18 @@ fn written(field: &Field, to: PackFormat) -> (Field, How) {
             None => (field.clone(), How::AsIs),
         },
         _ => (field.clone(), How::AsIs),
+    }
+}
+
+/// Image folders are called in tars as they are where they come from a listing, also where they come from a manifest.
+fn written_image_folder(field: &Field) -> (Field, How) {
+    let (streamed, packed) = (ImageFields::arrays(), ImageFields::webdataset());
+    match &field.kind {
+        Kind::Image if field.name == streamed.image => (Field::new(packed.image, Kind::Image), How::AsIs),
+        Kind::Array { dtype, .. } if field.name == streamed.label => {
+            (Field::new(packed.label, Kind::Decimal), How::Digits(*dtype))
+        }
+        _ => written_wds(field),
     }
 }
 
@@ -428,7 +451,11 @@ mod tests {
                 filter: Some(text.to_owned()),
                 ..PackSpec::new(PackFormat::Wds)
             };
-            let shaper = Shaper::new(&Schema::from(fields.to_vec()), true, &spec)?;
+            let named = Source {
+                is_named: true,
+                ..Source::default()
+            };
+            let shaper = Shaper::new(&Schema::from(fields.to_vec()), named, &spec)?;
             let taken = Taken {
                 position: 0,
                 number: 0,

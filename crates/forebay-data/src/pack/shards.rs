@@ -18,7 +18,7 @@ use super::PackSpec;
 use super::chunk::{Chunk, ChunkBuilder};
 use super::input::{Chunks, Coming, Reading};
 use super::memory::{Held, Reads, window_bytes};
-use super::shape::Taken;
+use super::shape::{Source, Taken};
 use crate::dataset::{Dataset, FILES, Task};
 use crate::loader::cpu::Cpu;
 use crate::loader::order_of;
@@ -80,8 +80,13 @@ impl ShardsInput {
         self.dataset.schema()
     }
 
-    pub(super) fn is_named(&self) -> bool {
-        ["wds", FILES].contains(&self.dataset.manifest().spec().name.as_str())
+    pub(super) fn source(&self) -> Source {
+        let spec = self.dataset.manifest().spec();
+        let layout = spec.params.get("layout").and_then(|layout| layout.as_str());
+        Source {
+            is_named: ["wds", FILES].contains(&spec.name.as_str()),
+            is_image_folder: spec.name == FILES && layout == Some("images"),
+        }
     }
 
     pub(super) fn reads(&self) -> Reads {

@@ -21,7 +21,7 @@ async fn read_ahead(from: &Arc<dyn Store>, spec: &PackSpec) -> u64 {
     let input = Input::open(place(from), &context, &OpenOptions::default(), &spec)
         .await
         .unwrap();
-    let shaper = Arc::new(Shaper::new(input.schema(), input.is_named(), &spec).unwrap());
+    let shaper = Arc::new(Shaper::new(input.schema(), input.source(), &spec).unwrap());
     let shares = Shares::new(&spec, input.reads()).unwrap();
     let reading = Reading::new(shaper, &context, &spec, &shares).unwrap();
     let mut chunks = input.chunks(0..input.samples(), &reading);

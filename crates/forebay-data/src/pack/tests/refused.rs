@@ -33,7 +33,7 @@ async fn files_that_cannot_be_read_or_have_changed_are_named() {
     let input = Input::open(place(&from), &context, &OpenOptions::default(), &spec)
         .await
         .unwrap();
-    let shaper = Arc::new(Shaper::new(input.schema(), true, &spec).unwrap());
+    let shaper = Arc::new(Shaper::new(input.schema(), input.source(), &spec).unwrap());
     let shares = Shares::new(&spec, input.reads()).unwrap();
     let reading = Reading::new(shaper, &context, &spec, &shares).unwrap();
     let path = root.join("d1/s0001.txt");
@@ -70,7 +70,7 @@ async fn a_long_file_that_changed_is_named() {
     let input = Input::open(place(&from), &context, &OpenOptions::default(), &spec)
         .await
         .unwrap();
-    let shaper = Arc::new(Shaper::new(input.schema(), true, &spec).unwrap());
+    let shaper = Arc::new(Shaper::new(input.schema(), input.source(), &spec).unwrap());
     let shares = Shares::new(&spec, input.reads()).unwrap();
     let reading = Reading::new(shaper, &context, &spec, &shares).unwrap();
     assert_eq!(
