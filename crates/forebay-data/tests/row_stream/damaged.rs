@@ -34,7 +34,10 @@ async fn stopped(dataset: &Dataset, fields: &[&str]) -> Error {
 
 /// How many rows a stream gives until its end, and how many bytes of them were verified.
 async fn drained(dataset: &Dataset, fields: &[&str]) -> (usize, u64) {
-    let mut loader = Loader::new(dataset.clone(), &reading(fields)).unwrap();
+    let mut reading = reading(fields);
+    // Lanes share a group that one of them still holds, and else read it again: one lane reads each exactly once.
+    reading.order.lanes = 1;
+    let mut loader = Loader::new(dataset.clone(), &reading).unwrap();
     let mut rows = 0;
     while let Some(batch) = loader.next_batch().await {
         rows += batch.unwrap().len();
@@ -75,12 +78,7 @@ async fn a_damaged_chunk_stops_those_who_read_it_and_nobody_else() {
         for name in [other, "__key__"] {
             fields.push(name);
             bytes += chunk_bytes(&dataset, &store, name).await;
-            // A group that nobody holds any more when the next lane comes to it is read again, so there may be more bytes.
-            let (rows, verified) = drained(&damaged, &fields).await;
-            assert!(
-                rows == total() && verified >= bytes,
-                "{rows}, {verified} of {bytes}"
-            );
+            assert_eq!(drained(&damaged, &fields).await, (total(), bytes));
         }
 
         let report = verified(&damaged).await;
