@@ -10,6 +10,7 @@
 //! [`Kind`], and what is known of many rows at once is an [`Outline`].
 
 mod bind;
+mod members;
 mod parse;
 #[cfg(test)]
 mod tests;

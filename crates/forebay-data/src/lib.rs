@@ -49,7 +49,7 @@ pub use block::{Block, Column, Shape};
 pub use dataset::Dataset;
 pub use loader::{Batch, Loader, StreamSpec};
 pub use manifest::Manifest;
-pub use schema::{Dtype, Field, Kind, Schema};
+pub use schema::{Dtype, Field, Kind, Schema, Tick, Unit};
 pub use source::ShardSource;
 pub use table::{
     CHUNKS_MAX, Footer, Group, Groups, Keys, Layout, SAMPLE_BYTES_MAX, Samples, Spans, Table, TableBuilder,

@@ -3,10 +3,14 @@
 //! A format knows some of it (the encodings of MDS, the columns of Parquet) or nothing (a tar knows names only). What it knows is kept as a
 //! [`Kind`]; it decides whether a field of a batch is one array `[B, ...]` or a ragged one, and what decoding on demand can do with it.
 
+mod unit;
+
 use std::fmt;
 
 use forebay_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
+
+pub use unit::{Tick, Unit};
 
 /// Type of the elements of an array, little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -159,13 +163,39 @@ pub struct Field {
     /// What its bytes mean.
     #[serde(flatten)]
     pub kind: Kind,
+    /// What its numbers count, where they are more than numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Unit>,
 }
 
 impl Field {
     /// A field of that name and kind.
     pub fn new(name: impl Into<String>, kind: Kind) -> Self {
         let name = name.into();
-        Self { name, kind }
+        Self {
+            name,
+            kind,
+            unit: None,
+        }
+    }
+
+    /// The same, of numbers that count something.
+    #[must_use]
+    pub fn counting(self, unit: Option<Unit>) -> Self {
+        Self { unit, ..self }
+    }
+
+    /// True when values of both mean the same.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.unit == other.unit
+    }
+
+    /// What its values are, in words.
+    fn what(&self) -> String {
+        match self.unit {
+            Some(unit) => format!("{} ({unit})", self.kind),
+            None => self.kind.to_string(),
+        }
     }
 }
 
@@ -192,8 +222,8 @@ impl Schema {
         for field in fields {
             match self.index_of(&field.name).map(|index| &self.fields[index]) {
                 None => self.fields.push(field.clone()),
-                Some(known) if known.kind == field.kind => {}
-                Some(known) => return Err(mixed(&known.kind, field)),
+                Some(known) if known.is_like(field) => {}
+                Some(known) => return Err(mixed(known, field)),
             }
         }
         Ok(())
@@ -206,11 +236,12 @@ impl From<Vec<Field>> for Schema {
     }
 }
 
-fn mixed(known: &Kind, field: &Field) -> Error {
+fn mixed(known: &Field, field: &Field) -> Error {
     let message = format!(
-        "field '{}' is {} in this shard, but {known} in the ones before",
+        "field '{}' is {} in this shard, but {} in the ones before",
         field.name.escape_debug(),
-        field.kind
+        field.what(),
+        known.what()
     );
     Error::new(ErrorKind::Corrupt, "read schema", message).with_hint(
         "stream shards of one schema together: name those, or put each kind into a folder of its own",
@@ -242,6 +273,24 @@ mod tests {
         let error = schema.merge(&[Field::new("y", Kind::Json)]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.to_string().contains("'y'"), "{error}");
+    }
+
+    #[test]
+    fn numbers_that_count_different_things_do_not_mix() {
+        let int = Kind::Array {
+            dtype: Dtype::Int64,
+            shape: Vec::new(),
+        };
+        let price =
+            |scale| Field::new("price", int.clone()).counting(Some(Unit::Decimal { digits: 9, scale }));
+        let mut schema = Schema::from(vec![price(2)]);
+        schema.merge(&[price(2)]).unwrap();
+        let error = schema.merge(&[price(3)]).unwrap_err().to_string();
+        assert!(
+            error.contains("decimal:9,3") && error.contains("decimal:9,2"),
+            "{error}"
+        );
+        schema.merge(&[Field::new("price", int.clone())]).unwrap_err();
     }
 
     #[test]

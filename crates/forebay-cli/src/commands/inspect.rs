@@ -268,9 +268,10 @@ fn kind_of(field: &Field) -> String {
         |_| String::new(),
         |value| {
             let members = value.as_object().into_iter().flatten();
-            let words: Vec<String> = members
+            let mut words: Vec<String> = members
                 .map(|(_, value)| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
                 .collect();
+            words.extend(field.unit.map(|unit| unit.to_string()));
             visible(&words.join(" "))
         },
     )

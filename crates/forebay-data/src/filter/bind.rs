@@ -1,19 +1,22 @@
 //! A filter that knows its columns: comparing rows, and ruling out many rows at once.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Result};
 
+use super::members::{Members, member};
 use super::value::Value;
 use super::{Expr, Literal, Op};
 use crate::format::tfrecord::decode;
-use crate::schema::{Dtype, Field, Kind};
+use crate::schema::{Dtype, Field, Kind, Unit};
 
-/// A filter bound to the fields of a shard.
-#[derive(Debug, Clone, PartialEq)]
+/// A filter bound to the fields of a shard. Clones share what they have seen.
+#[derive(Debug, Clone)]
 pub struct Bound {
     expr: Expr<Column, Constant>,
     columns: Vec<usize>,
+    members: Arc<Members>,
 }
 
 /// What is known of the values of one column in many rows, without looking at them.
@@ -50,6 +53,10 @@ struct Column {
 enum Reader {
     Number(Dtype),
     NumberText,
+    /// Decimals of more digits than 64 bits have.
+    Wide {
+        scale: u8,
+    },
     /// Varints: one of them is a number, none or several cannot be compared.
     Varint,
     Bytes,
@@ -89,7 +96,22 @@ impl Bound {
         expr.visit(&mut |column| columns.push(column.index));
         columns.sort_unstable();
         columns.dedup();
-        Ok(Self { expr, columns })
+        let mut members = Members::default();
+        expr.visit(&mut |column| {
+            if let (Reader::Json(path), Some(field)) = (&column.reader, fields.get(column.index)) {
+                members.ask_for(&field.name, column.index, path);
+            }
+        });
+        Ok(Self {
+            expr,
+            columns,
+            members: Arc::new(members),
+        })
+    }
+
+    /// What to tell people of members of JSON that none of the rows had that were looked at, where there are such: they may be misspelt.
+    pub fn note_unmet(&self) -> Option<String> {
+        self.members.note_unmet()
     }
 
     /// Fields it looks at, ascending.
@@ -99,6 +121,7 @@ impl Bound {
 
     /// True when a row remains; `value` gives the bytes of a field, `None` where the row does not have it.
     pub fn keeps<'a>(&self, value: &dyn Fn(usize) -> Option<&'a [u8]>) -> bool {
+        self.members.look(value);
         truth(&self.expr, value) == Some(true)
     }
 
@@ -153,9 +176,18 @@ fn find<'f>(name: &str, fields: &'f [Field]) -> Result<(&'f Field, Column)> {
         // One of them is a number; none or several have no order.
         Kind::List { dtype } => Reader::Number(*dtype),
         Kind::Text | Kind::Bytes => Reader::Bytes,
+        Kind::Encoded { encoding } => {
+            wide_scale(encoding).map_or(Reader::Opaque, |scale| Reader::Wide { scale })
+        }
         _ => Reader::Opaque,
     };
     Ok((field, Column { index, reader }))
+}
+
+/// Digits behind the point of decimals that are integers of 128 bits.
+fn wide_scale(encoding: &str) -> Option<u8> {
+    let (_, scale) = encoding.strip_prefix("decimal128:")?.split_once(',')?;
+    scale.parse().ok()
 }
 
 /// A member of a field of JSON: `json.size.width` in field `json`, where no field has that name.
@@ -171,6 +203,9 @@ fn find_member<'f>(name: &str, fields: &'f [Field]) -> Option<(&'f Field, Column
 }
 
 fn constant(field: &Field, reader: &Reader, literal: &Literal) -> Result<Constant> {
+    if let Some(counted) = counted(field, reader, literal)? {
+        return Ok(Constant::Number(counted));
+    }
     match (reader, literal) {
         (Reader::Json(_) | Reader::Number(Dtype::Bool), Literal::Bool(value)) => {
             Ok(Constant::Number(Value::Bool(*value)))
@@ -196,6 +231,49 @@ fn constant(field: &Field, reader: &Reader, literal: &Literal) -> Result<Constan
     }
 }
 
+/// A literal as what the integers of a column count: ticks of a date, a decimal without its point.
+fn counted(field: &Field, reader: &Reader, literal: &Literal) -> Result<Option<Value<'static>>> {
+    match (reader, field.unit, literal) {
+        (Reader::Number(_), Some(Unit::Decimal { scale, .. }), _) => Ok(scaled(literal, scale)),
+        (Reader::Wide { scale }, _, _) => Ok(scaled(literal, *scale)),
+        (Reader::Number(_), Some(unit), Literal::Text(text)) if unit.example().is_some() => {
+            let halves = unit.halves(text).ok_or_else(|| {
+                let name = field.name.escape_debug();
+                let hint = format!("write {}", unit.example().unwrap_or_default());
+                invalid(format!(
+                    "column '{name}' is a {unit}, and '{}' is none",
+                    text.escape_debug()
+                ))
+                .with_hint(hint)
+            })?;
+            // Between two ticks, where no value is.
+            Ok(Some(match halves % 2 {
+                0 => Value::Int(halves / 2),
+                _ => Value::Float(halves as f64 / 2.0),
+            }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// A number times ten to the scale, exactly as it is written; `None` where the literal is none.
+fn scaled(literal: &Literal, scale: u8) -> Option<Value<'static>> {
+    let text = match literal {
+        Literal::Int(value) => value.to_string(),
+        // The shortest digits that mean this float are those that were written.
+        Literal::Float(value) => value.to_string(),
+        _ => return None,
+    };
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    let missing = usize::from(scale).checked_sub(fraction.len());
+    let exact = missing.and_then(|zeros| format!("{whole}{fraction}{}", "0".repeat(zeros)).parse().ok());
+    let rounded = || {
+        text.parse()
+            .map(|value: f64| Value::Float(value * 10f64.powi(scale.into())))
+    };
+    exact.map(Value::Int).or_else(|| rounded().ok())
+}
+
 fn mismatch(field: &Field, reader: &Reader, literal: &Literal) -> Error {
     let literal = match literal {
         Literal::Int(_) | Literal::Float(_) => "a number",
@@ -204,7 +282,9 @@ fn mismatch(field: &Field, reader: &Reader, literal: &Literal) -> Error {
     };
     let hint = match reader {
         Reader::Number(Dtype::Bool) => "write true or false",
-        Reader::Number(_) | Reader::NumberText | Reader::Varint => "write a number without quotes",
+        Reader::Number(_) | Reader::NumberText | Reader::Wide { .. } | Reader::Varint => {
+            "write a number without quotes"
+        }
         Reader::Bytes | Reader::Json(_) => "write text in single quotes",
         Reader::Opaque => "only `is null` and `is not null` work with it",
     };
@@ -276,6 +356,10 @@ impl Column {
         match &self.reader {
             Reader::Number(dtype) => Value::read(*dtype, bytes).map(Read::Value),
             Reader::NumberText => Value::read_text(bytes).map(Read::Value),
+            Reader::Wide { .. } => {
+                let wide = bytes.try_into().ok().map(i128::from_le_bytes)?;
+                Some(Read::Value(Value::Int(wide)))
+            }
             Reader::Varint => {
                 let mut number = [0; 8];
                 let is_one = decode::varints_into(bytes, &mut number).ok()? == number.len();
@@ -308,18 +392,9 @@ impl Column {
                 Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32 | Dtype::Float64
             ),
             Reader::NumberText => true,
-            Reader::Varint | Reader::Bytes | Reader::Json(_) | Reader::Opaque => false,
+            Reader::Wide { .. } | Reader::Varint | Reader::Bytes | Reader::Json(_) | Reader::Opaque => false,
         }
     }
-}
-
-/// The member of JSON that a path leads to; `None` where it is not there, or is no JSON.
-fn member(json: &[u8], path: &[String]) -> Option<serde_json::Value> {
-    let mut value: serde_json::Value = serde_json::from_slice(json).ok()?;
-    for name in path {
-        value = value.get_mut(name)?.take();
-    }
-    Some(value)
 }
 
 fn has_member(json: &[u8], path: &[String]) -> bool {

@@ -331,10 +331,10 @@ fn number(text: &str, start: usize, chars: &mut Chars<'_>, at: usize) -> Result<
     let word = run(text, start, chars, |char| {
         char.is_alphanumeric() || matches!(char, '.' | '-' | '+' | '_')
     });
-    if let Ok(int) = word
-        .parse::<i64>()
-        .map(i128::from)
-        .or_else(|_| word.parse::<u64>().map(i128::from))
+    if let Some(int) = word
+        .parse()
+        .ok()
+        .filter(|int: &i128| int.unsigned_abs() < INT_BEYOND)
     {
         return Ok(Literal::Int(int));
     }
@@ -346,6 +346,9 @@ fn number(text: &str, start: usize, chars: &mut Chars<'_>, at: usize) -> Result<
         _ => Err(invalid(at, &format!("`{}` is not a number", word.escape_debug()))),
     }
 }
+
+/// Integers have the digits that decimals of 128 bits have, and no more.
+const INT_BEYOND: u128 = 10u128.pow(38);
 
 fn invalid(at: usize, message: &str) -> Error {
     let message = format!("{message} (character {at} of the filter)");

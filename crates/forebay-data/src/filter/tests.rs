@@ -4,7 +4,7 @@ use forebay_core::ErrorKind;
 use proptest::prelude::*;
 
 use super::*;
-use crate::schema::{Dtype, Kind};
+use crate::schema::{Dtype, Kind, Tick, Unit};
 
 fn fields() -> Vec<Field> {
     let array = |dtype| Kind::Array {
@@ -144,6 +144,89 @@ fn mistakes_are_named_with_their_place() {
         assert!(error.message().contains(part), "{text}: {error}");
         assert!(error.hint().is_some());
     }
+}
+
+/// Integers that count something compare with what people write.
+#[test]
+fn dates_and_decimals_compare_as_they_are_written() {
+    let int = |dtype| Kind::Array {
+        dtype,
+        shape: Vec::new(),
+    };
+    let tick = Tick::Milli;
+    let wide = Kind::Encoded {
+        encoding: "decimal128:30,3".to_owned(),
+    };
+    let fields = [
+        Field::new("day", int(Dtype::Int32)).counting(Some(Unit::Date)),
+        Field::new("at", int(Dtype::Int64)).counting(Some(Unit::Timestamp { tick, is_utc: true })),
+        Field::new("price", int(Dtype::Int64)).counting(Some(Unit::Decimal { digits: 9, scale: 2 })),
+        Field::new("wide", wide),
+    ];
+    let row = [
+        19_874i32.to_le_bytes().to_vec(),
+        1_717_160_700_500i64.to_le_bytes().to_vec(),
+        9_995i64.to_le_bytes().to_vec(),
+        (-12_345_678_901_234_567_890_123i128).to_le_bytes().to_vec(),
+    ];
+    for (text, is_kept) in [
+        ("day = '2024-05-31'", true),
+        ("day >= '2024-06-01'", false),
+        ("day in ('1970-01-01', '2024-05-31')", true),
+        ("day = 19874", true),
+        ("at > '2024-05-31'", true),
+        ("at = '2024-05-31T13:05:00.5Z'", true),
+        (
+            "at < '2024-05-31 13:05:00.5005' and at > '2024-05-31 13:05:00.4999'",
+            true,
+        ),
+        ("at = '2024-05-31 13:05:00.5005'", false),
+        ("price = 99.95", true),
+        ("price = 99.949", false),
+        ("price < 99.951 and price > 99.949", true),
+        ("price >= 100", false),
+        ("price > -1e300", true),
+        ("wide = -12345678901234567890.123", false),
+        ("wide < -12345678901234567890", true),
+        ("wide > -12345678901234567891", true),
+    ] {
+        let bound = Filter::parse(text).unwrap().bind(&fields).unwrap();
+        assert_eq!(bound.keeps(&|column| Some(&row[column][..])), is_kept, "{text}");
+    }
+    for (text, part) in [
+        ("day = '2024-02-30'", "a date, and '2024-02-30' is none"),
+        ("at = 'yesterday'", "a timestamp:ms:utc"),
+        ("price = '9'", "cannot be compared with text"),
+        ("wide = true", "cannot be compared with a truth value"),
+    ] {
+        let error = Filter::parse(text).unwrap().bind(&fields).unwrap_err();
+        assert!(error.message().contains(part), "{text}: {error}");
+        assert!(error.hint().is_some(), "{text}");
+    }
+    // Nothing is ruled out that could remain.
+    let bound = Filter::parse("price > 99.94").unwrap().bind(&fields).unwrap();
+    let below = |high| Outline {
+        low: Some(Value::Int(0)),
+        high: Some(Value::Int(high)),
+        may_have_nulls: false,
+        may_have_values: true,
+    };
+    assert!(bound.may_keep(&|_| below(9_995)) && !bound.may_keep(&|_| below(9_994)));
+}
+
+#[test]
+fn members_that_no_row_has_are_told() {
+    let fields = [Field::new("json", Kind::Json), Field::new("n", Kind::Decimal)];
+    let bound = Filter::parse("n = 1 or json.size.width > 3 or json.widht > 3").unwrap();
+    let bound = bound.bind(&fields).unwrap();
+    assert_eq!(bound.note_unmet(), None, "nothing was looked at");
+    let keeps = |json: &str| bound.keeps(&|column| (column == 0).then_some(json.as_bytes()));
+    let json = r#"{"size":{"width":null}}"#.to_owned();
+    assert!(!keeps(&json.clone()));
+    let note = bound.clone().note_unmet().unwrap();
+    assert!(note.contains("'json.widht'") && !note.contains("size"), "{note}");
+    assert!(!keeps(r#"{"widht":1}"#));
+    assert_eq!(bound.note_unmet(), None);
 }
 
 #[test]

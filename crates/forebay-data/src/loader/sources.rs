@@ -149,7 +149,7 @@ impl Sources {
             for field in fields {
                 let index = other.schema().index_of(&field.name);
                 let is = index.and_then(|index| other.schema().fields().get(index));
-                if is.is_none_or(|is| is.kind != field.kind) {
+                if is.is_none_or(|is| !is.is_like(field)) {
                     return Err(uncommon(field, is, first, other));
                 }
             }

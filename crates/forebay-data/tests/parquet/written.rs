@@ -7,9 +7,10 @@ use forebay_core::ErrorKind;
 use forebay_data::format::parquet::{File, ParquetOptions, ParquetWriter};
 use forebay_data::format::{SampleRef, ShardWriter, scan_bytes};
 use forebay_data::{Dtype, Field, Kind};
+use parquet::file::metadata::ParquetMetaDataReader;
 use proptest::prelude::*;
 
-use crate::common::folder;
+use crate::common::{file_bytes, folder};
 
 type Sample = Vec<Option<Vec<u8>>>;
 
@@ -124,6 +125,47 @@ proptest! {
         prop_assert_eq!(read_fields, fields);
         prop_assert_eq!(read_samples, samples);
     }
+}
+
+/// Dates, times and decimals of files that pyarrow wrote are what they were when they are written anew, for us and, by their types, for everybody.
+#[test]
+fn what_integers_count_is_kept() {
+    for name in ["times", "decimals", "decimals-int", "int96"] {
+        let (fields, samples, _) = read(&file_bytes(name));
+        assert!(fields.iter().any(|field| field.unit.is_some()), "{name}");
+        let bytes = write(
+            &fields,
+            &samples,
+            ParquetOptions {
+                has_keys: false,
+                ..ParquetOptions::default()
+            },
+        );
+        let (again, same, _) = read(&bytes);
+        assert_eq!((again, same), (fields.clone(), samples), "{name}");
+        let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes).unwrap();
+        let columns = metadata.file_metadata().schema_descr().columns();
+        for (field, column) in fields.iter().zip(columns) {
+            // Parquet has no type for durations.
+            let is_typed = column.logical_type_ref().is_some();
+            assert_eq!(is_typed, field.name != "duration", "{}", field.name);
+        }
+    }
+    let wide = Field::new(
+        "wide",
+        Kind::Encoded {
+            encoding: "decimal128:38,10".to_owned(),
+        },
+    );
+    let mut writer = ParquetWriter::new(std::slice::from_ref(&wide), ParquetOptions::default()).unwrap();
+    let fields = [(&wide, &[0; 15][..])];
+    let error = writer
+        .add(SampleRef {
+            key: "k",
+            fields: &fields,
+        })
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
 
 /// One of each kind, in several row groups.

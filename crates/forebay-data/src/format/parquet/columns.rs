@@ -9,11 +9,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field as ArrowField, Fields, Schema as ArrowSchema};
+use arrow_schema::{DataType, Field as ArrowField, Fields, Schema as ArrowSchema, TimeUnit};
 use forebay_core::{Error, ErrorKind, Result};
 
 use crate::format::petastorm::Packing;
-use crate::schema::{Dtype, Field, Kind};
+use crate::schema::{Dtype, Field, Kind, Tick, Unit};
 use crate::table::FIELDS_MAX;
 
 /// Most digits of a decimal that fits 64 bits whatever they are.
@@ -107,7 +107,7 @@ impl Walk<'_> {
         let kind = kind_of(&data_type);
         self.leaves.push(Leaf {
             is_json: kind.is_none(),
-            field: Field::new(name, kind.unwrap_or(Kind::Json)),
+            field: Field::new(name, kind.unwrap_or(Kind::Json)).counting(unit_of(&data_type)),
             index,
             count,
             is_repeated: matches!(
@@ -176,6 +176,38 @@ fn kind_of(data_type: &DataType) -> Option<Kind> {
             encoding: INTERVAL.to_owned(),
         },
         other => array(dtype_of(other)?, Vec::new()),
+    })
+}
+
+/// What the integers that values become count.
+fn unit_of(data_type: &DataType) -> Option<Unit> {
+    let tick = |unit: &TimeUnit| match unit {
+        TimeUnit::Second => Tick::Second,
+        TimeUnit::Millisecond => Tick::Milli,
+        TimeUnit::Microsecond => Tick::Micro,
+        TimeUnit::Nanosecond => Tick::Nano,
+    };
+    Some(match data_type {
+        DataType::Date32 => Unit::Date,
+        DataType::Date64 => Unit::Timestamp {
+            tick: Tick::Milli,
+            is_utc: false,
+        },
+        DataType::Time32(unit) | DataType::Time64(unit) => Unit::Time(tick(unit)),
+        DataType::Timestamp(unit, zone) => Unit::Timestamp {
+            tick: tick(unit),
+            is_utc: zone.is_some(),
+        },
+        DataType::Duration(unit) => Unit::Duration(tick(unit)),
+        DataType::Decimal128(digits, scale) if *digits <= DECIMAL_DIGITS_MAX => Unit::Decimal {
+            digits: *digits,
+            scale: u8::try_from(*scale).ok()?,
+        },
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            dtype_of(item.data_type())?;
+            return unit_of(item.data_type());
+        }
+        _ => return None,
     })
 }
 

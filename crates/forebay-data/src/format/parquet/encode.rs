@@ -12,7 +12,7 @@ use parquet::file::properties::WriterPropertiesPtr;
 use parquet::file::writer::SerializedFileWriter;
 
 use super::thrift::Writer;
-use super::writer::{Gathered, is_list};
+use super::writer::{Gathered, WideDecimal, is_list};
 use crate::schema::{Dtype, Kind};
 
 /// Values handed to the library at once become about as much: it closes pages only in between.
@@ -44,6 +44,10 @@ pub(super) fn write_group(
 impl Gathered {
     /// Hand all values to a column writer, and forget them.
     fn encode(&mut self, writer: &mut ColumnWriter<'_>) -> Result<()> {
+        if let Some(wide) = WideDecimal::of(&self.field.kind) {
+            let values = self.data.chunks_exact_mut(wide.bytes as usize);
+            values.for_each(<[u8]>::reverse);
+        }
         let data = Bytes::from(std::mem::take(&mut self.data));
         let ends = std::mem::take(&mut self.ends);
         let present = std::mem::take(&mut self.present);

@@ -155,6 +155,8 @@ impl File {
                 && agrees(&known.kind, &field.kind)
             {
                 field.kind = known.kind.clone();
+                // What Parquet has no type for, such as seconds.
+                field.unit = field.unit.or(known.unit);
             }
         }
     }
@@ -173,6 +175,9 @@ impl File {
     /// Give a field another kind than the file does, and say how its values are packed: what Petastorm's schema knows of them.
     pub(crate) fn set_kind(&mut self, index: usize, kind: Kind, packing: Option<Packing>) {
         if let (Some(field), Some(leaf)) = (self.fields.get_mut(index), self.leaves.get_mut(index)) {
+            if field.kind != kind {
+                field.unit = None;
+            }
             field.kind = kind;
             leaf.packing = packing;
         }

@@ -12,17 +12,19 @@ use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Result};
 use forebay_io::Buf;
-use parquet::basic::{Compression, ConvertedType, LogicalType, Repetition, Type as Physical, ZstdLevel};
+use parquet::basic::{
+    Compression, ConvertedType, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel,
+};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr, WriterVersion};
 use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::types::{ColumnPath, Type};
+use parquet::schema::types::{ColumnPath, PrimitiveTypeBuilder, Type};
 
 use super::encode;
 use super::footer::FIELDS_KEY;
 use crate::format::{SampleRef, ShardWriter};
-use crate::schema::{Dtype, Field, Kind};
+use crate::schema::{Dtype, Field, Kind, Tick, Unit};
 use crate::table::FIELDS_MAX;
 
 /// Named in every file. The number changes when the bytes written for the same samples do.
@@ -249,8 +251,9 @@ fn check_value(field: &Field, value: &[u8]) -> Result<()> {
     let is_right = match &field.kind {
         Kind::Array { .. } => field.kind.fixed_bytes() == Some(len),
         Kind::List { dtype } => len.is_multiple_of(dtype.bytes()),
+        Kind::Encoded { .. } => WideDecimal::of(&field.kind).is_none_or(|wide| len == wide.bytes),
         Kind::Text | Kind::Json | Kind::Decimal => std::str::from_utf8(value).is_ok(),
-        Kind::Bytes | Kind::Varints | Kind::Image | Kind::Encoded { .. } => true,
+        Kind::Bytes | Kind::Varints | Kind::Image => true,
     };
     if !is_right {
         return Err(refused(&field.name, "has bytes that its kind does not allow"));
@@ -266,7 +269,7 @@ fn column_type(field: &Field) -> Result<Type> {
     let text = || Some(LogicalType::String);
     let column = match &field.kind {
         Kind::Array { dtype, shape } if shape.is_empty() => {
-            return scalar(&field.name, *dtype, Repetition::OPTIONAL);
+            return scalar(&field.name, *dtype, field.unit, Repetition::OPTIONAL);
         }
         Kind::Array { .. } => {
             let bytes = field
@@ -276,14 +279,17 @@ fn column_type(field: &Field) -> Result<Type> {
             Type::primitive_type_builder(&field.name, Physical::FIXED_LEN_BYTE_ARRAY)
                 .with_length(bytes.unwrap_or(0))
         }
-        Kind::List { dtype } if is_list(*dtype) => return list(&field.name, *dtype),
+        Kind::List { dtype } if is_list(*dtype) => return list(&field.name, *dtype, field.unit),
         Kind::Text | Kind::Json | Kind::Decimal => {
             Type::primitive_type_builder(&field.name, Physical::BYTE_ARRAY)
                 .with_logical_type(text())
                 .with_converted_type(ConvertedType::UTF8)
         }
         Kind::Bytes | Kind::Varints | Kind::Image | Kind::Encoded { .. } | Kind::List { .. } => {
-            Type::primitive_type_builder(&field.name, Physical::BYTE_ARRAY)
+            match WideDecimal::of(&field.kind) {
+                Some(wide) => wide.column(&field.name),
+                None => Type::primitive_type_builder(&field.name, Physical::BYTE_ARRAY),
+            }
         }
     };
     let column = column.with_repetition(Repetition::OPTIONAL).build();
@@ -295,9 +301,71 @@ pub(super) fn is_list(dtype: Dtype) -> bool {
     dtype != Dtype::Bfloat16
 }
 
-fn scalar(name: &str, dtype: Dtype, repetition: Repetition) -> Result<Type> {
+/// Decimals of more digits than 64 bits have, in two's complement, little-endian; Parquet has them big-endian.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WideDecimal {
+    digits: i32,
+    scale: i32,
+    pub(super) bytes: u64,
+}
+
+impl WideDecimal {
+    /// What fields are encoded as that were read from such columns.
+    pub(super) fn of(kind: &Kind) -> Option<Self> {
+        let Kind::Encoded { encoding } = kind else {
+            return None;
+        };
+        let (width, rest) = encoding.split_once(':')?;
+        let (digits, scale) = rest.split_once(',')?;
+        let (digits, scale): (i32, i32) = (digits.parse().ok()?, scale.parse().ok()?);
+        let (bytes, possible) = match width {
+            "decimal128" => (16, 19..=38),
+            "decimal256" => (32, 39..=76),
+            _ => return None,
+        };
+        let is_possible = possible.contains(&digits) && (0..=digits).contains(&scale);
+        is_possible.then_some(Self { digits, scale, bytes })
+    }
+
+    fn column(self, name: &str) -> PrimitiveTypeBuilder<'_> {
+        Type::primitive_type_builder(name, Physical::FIXED_LEN_BYTE_ARRAY)
+            .with_length(self.bytes as i32)
+            .with_logical_type(Some(LogicalType::decimal(self.scale, self.digits)))
+            .with_precision(self.digits)
+            .with_scale(self.scale)
+    }
+}
+
+/// The type that Parquet has for what integers of a type count; `None` where it has none for it, such as seconds.
+fn logical_of(dtype: Dtype, unit: Unit) -> Option<LogicalType> {
+    let ticks = |tick| match tick {
+        Tick::Second => None,
+        Tick::Milli => Some(TimeUnit::MILLIS),
+        Tick::Micro => Some(TimeUnit::MICROS),
+        Tick::Nano => Some(TimeUnit::NANOS),
+    };
+    match (dtype, unit) {
+        (Dtype::Int32, Unit::Date) => Some(LogicalType::Date),
+        (Dtype::Int32, Unit::Time(tick @ Tick::Milli))
+        | (Dtype::Int64, Unit::Time(tick @ (Tick::Micro | Tick::Nano))) => {
+            Some(LogicalType::time(false, ticks(tick)?))
+        }
+        (Dtype::Int64, Unit::Timestamp { tick, is_utc }) => {
+            Some(LogicalType::timestamp(is_utc, ticks(tick)?))
+        }
+        (Dtype::Int64, Unit::Decimal { digits, scale }) if (1..=18).contains(&digits) && scale <= digits => {
+            Some(LogicalType::decimal(scale.into(), digits.into()))
+        }
+        _ => None,
+    }
+}
+
+fn scalar(name: &str, dtype: Dtype, unit: Option<Unit>, repetition: Repetition) -> Result<Type> {
     let int = |bits, is_signed| Some(LogicalType::integer(bits, is_signed));
+    let counted = unit.and_then(|unit| logical_of(dtype, unit));
     let (physical, logical) = match dtype {
+        Dtype::Int32 if counted.is_some() => (Physical::INT32, counted),
+        Dtype::Int64 if counted.is_some() => (Physical::INT64, counted),
         Dtype::Bool => (Physical::BOOLEAN, None),
         Dtype::Int8 => (Physical::INT32, int(8, true)),
         Dtype::Int16 => (Physical::INT32, int(16, true)),
@@ -317,7 +385,15 @@ fn scalar(name: &str, dtype: Dtype, repetition: Repetition) -> Result<Type> {
     } else {
         -1
     };
-    Type::primitive_type_builder(name, physical)
+    let column = Type::primitive_type_builder(name, physical);
+    let column = match unit {
+        // Of these the library wants to be told twice.
+        Some(Unit::Decimal { digits, scale }) if logical.is_some() => {
+            column.with_precision(digits.into()).with_scale(scale.into())
+        }
+        _ => column,
+    };
+    column
         .with_logical_type(logical)
         .with_length(length)
         .with_repetition(repetition)
@@ -325,8 +401,8 @@ fn scalar(name: &str, dtype: Dtype, repetition: Repetition) -> Result<Type> {
         .map_err(|error| failed(&error))
 }
 
-fn list(name: &str, dtype: Dtype) -> Result<Type> {
-    let element = scalar("element", dtype, Repetition::REQUIRED)?;
+fn list(name: &str, dtype: Dtype, unit: Option<Unit>) -> Result<Type> {
+    let element = scalar("element", dtype, unit, Repetition::REQUIRED)?;
     let repeated = Type::group_type_builder("list")
         .with_repetition(Repetition::REPEATED)
         .with_fields(vec![Arc::new(element)])
