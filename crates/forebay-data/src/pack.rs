@@ -216,7 +216,12 @@ pub async fn pack(
         input,
         spec: spec.clone(),
     };
-    run.pack(notes).await
+    let packed = run.pack(notes).await;
+    if packed.is_err() {
+        // A target that cannot be written to now keeps the plan as it is, which costs an `--overwrite`.
+        let _ = run.target.abandon(&plan).await;
+    }
+    packed
 }
 
 /// What became of the hashes. Where they could not be written the run is not over: the same command writes them.
@@ -351,12 +356,16 @@ impl Run {
             self.target.forget().await?;
             let message = "no sample is left to pack";
             let error = Error::new(ErrorKind::InvalidInput, "pack", message);
+            let unmet = self.reading.shaper.note_unmet();
             return Err(match &self.spec.filter {
                 Some(_) => error
                     .with_field("filter")
-                    .with_hint("the filter keeps none of them"),
+                    .with_hint(unmet.unwrap_or_else(|| "the filter keeps none of them".to_owned())),
                 None => error,
             });
+        }
+        if let Some(unmet) = self.reading.shaper.note_unmet() {
+            self.spec.progress.noted(&unmet);
         }
         if !written.entries.is_empty() {
             let index = mds::Index {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 import warnings
 from pathlib import Path
@@ -73,3 +74,26 @@ def test_files_that_are_no_images_are_warned_of(tmp_path: Path) -> None:
     tree = {"name": "files", "layout": "tree"}
     with pytest.warns(UserWarning, match="no index here"):
         assert forebay.stream(tmp_path, batch_size=5, format=tree).samples == 5
+
+
+def test_members_of_json_that_no_sample_has_are_warned_of(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for sample in range(8):
+            text = json.dumps({"width": sample}).encode()
+            member = tarfile.TarInfo(f"{sample}.json")
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+    forebay.stream(tmp_path, batch_size=4, save_index=True).close()
+    with pytest.warns(UserWarning, match="no sample has 'json.widht', which the filter asks for"):
+        forebay.stream(tmp_path, batch_size=4, filter="json.width < 4 or json.widht > 3").close()
+    with pytest.raises(forebay.InvalidInputError, match="keeps none of 8 samples.*no sample has 'json.widht'"):
+        forebay.stream(tmp_path, batch_size=4, filter="json.widht > 3")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        forebay.stream(tmp_path, batch_size=4, filter="json.width > 3").close()
+
+
+def test_short_batches_of_mixtures_are_told_not_to_come(shards: Path) -> None:
+    forebay.stream(shards, batch_size=4, save_index=True).close()
+    with pytest.warns(UserWarning, match="drop_last=False changes nothing in a mixture"):
+        forebay.stream([shards, shards], weights=[1, 1], batch_size=5, drop_last=False).close()

@@ -76,9 +76,17 @@ impl Dataset {
             gathered.add(&judged);
         }
         let kept = self.with_selection(gathered.finish(), ledger);
+        let unmet = judge.filter.note_unmet();
         if kept.samples_kept() == 0 {
             let message = format!("the filter keeps none of {} samples", self.samples_kept());
-            return Err(Error::new(ErrorKind::InvalidInput, "filter", message).with_field("filter"));
+            let error = Error::new(ErrorKind::InvalidInput, "filter", message).with_field("filter");
+            return Err(match unmet {
+                Some(unmet) => error.with_hint(unmet),
+                None => error,
+            });
+        }
+        if let Some(unmet) = unmet {
+            progress.noted(&unmet);
         }
         Ok(kept)
     }

@@ -19,6 +19,9 @@ const PLAN_VERSION: u64 = 1;
 pub(super) struct Plan {
     version: u64,
     settings: BTreeMap<String, Value>,
+    /// The run that put it has failed before a shard was there: another plan may take its place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_abandoned: bool,
 }
 
 impl Plan {
@@ -46,7 +49,20 @@ impl Plan {
         Self {
             version: PLAN_VERSION,
             settings,
+            is_abandoned: false,
         }
+    }
+
+    /// The same, of a run that has failed.
+    pub(super) fn abandoned(&self) -> Self {
+        Self {
+            is_abandoned: true,
+            ..self.clone()
+        }
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.is_abandoned
     }
 
     /// True when a list of shards is written beside them.

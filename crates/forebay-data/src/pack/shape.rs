@@ -91,6 +91,9 @@ impl Shaper {
                 continue;
             };
             let (written, how) = written(field, source, spec.to);
+            if fields.iter().any(|before| before.name == written.name) {
+                return Err(twice(field, &written));
+            }
             *slot = Some((fields.len(), how));
             fields.push(written);
         }
@@ -176,6 +179,11 @@ impl Shaper {
         })
     }
 
+    /// What the filter asked for and no sample had.
+    pub(super) fn note_unmet(&self) -> Option<String> {
+        self.keep.as_ref().and_then(|(keep, _)| keep.note_unmet())
+    }
+
     /// Bytes that a sample adds to a shard.
     pub(super) fn cost(&self, sample: SampleRef<'_>) -> u64 {
         self.output.cost(sample)
@@ -225,6 +233,15 @@ impl Shaper {
         chunk.end(taken.position, &key, cost);
         Ok(())
     }
+}
+
+/// Two fields that would be written under one name.
+fn twice(field: &Field, written: &Field) -> Error {
+    let (name, written) = (field.name.escape_debug(), written.name.escape_debug());
+    let message = format!("field '{name}' would be written as '{written}', and so would another one");
+    Error::new(ErrorKind::InvalidInput, "pack", message)
+        .with_field("fields")
+        .with_hint("choose one of them with --fields, or another format")
 }
 
 /// Numbers of the fields that are wanted.
@@ -280,7 +297,8 @@ fn written_image_folder(field: &Field) -> (Field, How) {
 
 /// What is named so that WebDataset reads it as what it is stays as it is.
 fn written_wds(field: &Field) -> (Field, How) {
-    let name = field.name.to_lowercase();
+    // `image/encoded`, as TensorFlow's data sets have it, would be a file in a folder.
+    let name = field.name.to_lowercase().replace('/', ".");
     if names::kind_of(&name) == field.kind {
         return (Field::new(name, field.kind.clone()), How::AsIs);
     }

@@ -5,6 +5,8 @@
 //! .forebay-pack-00000017.json  shard 17 is there: its name, size, SHA-256, and the positions of the input it covers
 //! ```
 //!
+//! A run that fails before its first shard says so in its plan, and whoever comes next with another input or other options takes its place.
+//!
 //! Of two runs that begin at once, one puts its plan; the other goes on with it where its own is the same, and is refused otherwise. What is replaced is what
 //! packing wrote: a manifest that has its mark, the shards it lists or that have a note, and the side files that name just these.
 //!
@@ -93,6 +95,13 @@ pub(super) struct Contents {
     others: Vec<Key>,
 }
 
+impl Contents {
+    /// Whether a run was begun here, and nothing of it is complete.
+    fn holds_only_a_plan(&self) -> bool {
+        self.has_plan && !self.has_manifest && self.notes.is_empty()
+    }
+}
+
 impl Target {
     pub(super) fn new(store: Arc<dyn Store>, context: &Context) -> Self {
         let context = context.clone();
@@ -123,7 +132,8 @@ impl Target {
     /// See what is there, make room where that is asked for, and write the plan.
     pub(super) async fn prepare(&self, plan: &Plan, overwrite: bool) -> Result<Found> {
         let mut contents = self.contents().await?;
-        if overwrite && (contents.has_manifest || contents.has_plan || !contents.others.is_empty()) {
+        let is_in_the_way = contents.has_manifest || contents.has_plan || !contents.others.is_empty();
+        if (overwrite && is_in_the_way) || self.is_abandoned(plan, &contents).await? {
             self.clear(contents).await?;
             contents = self.contents().await?;
         }
@@ -169,6 +179,23 @@ impl Target {
         Ok(Vec::new())
     }
 
+    /// Whether another plan is there, of a run that failed and left nothing that anybody could go on with.
+    async fn is_abandoned(&self, plan: &Plan, contents: &Contents) -> Result<bool> {
+        if !contents.holds_only_a_plan() {
+            return Ok(false);
+        }
+        let known = self.read_json::<Plan>(&notes_key(PLAN_NAME)?).await?;
+        Ok(known.is_some_and(|known| known.is_abandoned() && plan.difference(&known).is_some()))
+    }
+
+    /// Say of the plan of a run that failed that nothing came of it, where that is so. Shards that are still on their way are then those of that plan.
+    pub(super) async fn abandon(&self, plan: &Plan) -> Result<()> {
+        if self.contents().await?.holds_only_a_plan() {
+            self.put_json(&notes_key(PLAN_NAME)?, &plan.abandoned()).await?;
+        }
+        Ok(())
+    }
+
     /// Refuse to go on with another plan than the one that is there.
     async fn compare(&self, plan: &Plan) -> Result<()> {
         let Some(known) = self.read_json::<Plan>(&notes_key(PLAN_NAME)?).await? else {
@@ -179,10 +206,14 @@ impl Target {
                     "another pack may just have ended; run it again, or start over with --overwrite",
                 ));
         };
-        match plan.difference(&known) {
-            Some(difference) => Err(self.other_plan(&difference)),
-            None => Ok(()),
+        if let Some(difference) = plan.difference(&known) {
+            return Err(self.other_plan(&difference));
         }
+        if known.is_abandoned() {
+            // It is gone on with: whoever comes with another plan is refused again.
+            self.put_json(&notes_key(PLAN_NAME)?, plan).await?;
+        }
+        Ok(())
     }
 
     /// The manifest, where packing wrote it.

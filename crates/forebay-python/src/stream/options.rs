@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay_core::env::{self, EnvVar};
 use forebay_core::{ByteSize, Error, ErrorKind, Location, Result, Seed};
 use forebay_data::Dataset;
-use forebay_data::dataset::{OpenOptions, Place, Progress, Save, Silent, note_unindexed};
+use forebay_data::dataset::{OpenOptions, Place, Progress, Save, note_unindexed};
 use forebay_data::filter::Filter;
 use forebay_data::loader::{Decode, Sources, StreamSpec};
 use forebay_data::manifest::FormatSpec;
@@ -75,6 +75,16 @@ impl Progress for Unindexed {
     }
 }
 
+/// Notes what a filter has to say.
+#[derive(Debug)]
+struct Filtering(Notes);
+
+impl Progress for Filtering {
+    fn noted(&self, note: &str) {
+        self.0.add(note.to_owned());
+    }
+}
+
 impl Options {
     pub(super) fn new(urls: Vec<String>, given: &Bound<'_, PyDict>) -> PyResult<Self> {
         let py = given.py();
@@ -121,7 +131,13 @@ impl Options {
         }
         let sources = match (datasets.pop(), self.weights) {
             (Some(alone), None) if datasets.is_empty() => alone.into(),
-            (last, weights) => Sources::mixed(datasets.into_iter().chain(last).collect(), weights)?,
+            (last, weights) => {
+                if self.spec.order.last == Last::Short {
+                    let note = "drop_last=False changes nothing in a mixture: a data set that is used up begins again, so no batch is short";
+                    self.notes.add(note.to_owned());
+                }
+                Sources::mixed(datasets.into_iter().chain(last).collect(), weights)?
+            }
         };
         Ok((sources, self.spec))
     }
@@ -148,9 +164,9 @@ impl Options {
         let dataset = Dataset::open(store, context, &options).await?;
         match &self.filter {
             Some(filter) => {
-                let silent: Arc<dyn Progress> = Arc::new(Silent);
+                let progress: Arc<dyn Progress> = Arc::new(Filtering(self.notes.clone()));
                 let (threads, memory_bytes_max) = (self.spec.threads, self.spec.memory_bytes_max);
-                dataset.keep(filter, threads, memory_bytes_max, &silent).await
+                dataset.keep(filter, threads, memory_bytes_max, &progress).await
             }
             None => Ok(dataset),
         }

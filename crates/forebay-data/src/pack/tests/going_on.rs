@@ -4,6 +4,7 @@ use forebay_core::ErrorKind;
 use forebay_store::wrap::{Counted, Fault, FaultPlan, Faulty, Op, When};
 
 use super::*;
+use crate::format::wds::WdsWriter;
 use crate::manifest::MANIFEST_NAME;
 
 async fn whole(from: &Arc<dyn Store>, spec: &PackSpec) -> BTreeMap<String, Vec<u8>> {
@@ -180,6 +181,48 @@ async fn another_input_or_other_options_are_refused() {
     };
     run(&from, &to, &spec).await.unwrap();
     assert_eq!(samples(&to).await[0].1["txt"], b"other");
+}
+
+/// A command that was wrong from the start is put right without having to say that something is to be replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_failed_before_its_first_shard_is_not_in_the_way() {
+    let from = memory_store();
+    let samples = [("one", vec![text("txt", "a")]), ("two", vec![text("cls", "1")])];
+    shard_of(&*from, "a.tar", Box::new(WdsWriter::default()), &samples).await;
+    let (to, spec) = (memory_store(), small(PackFormat::Mds));
+    // Every sample of MDS has every field.
+    let error = run(&from, &to, &spec).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    let names: Vec<String> = contents(&*to).await.into_keys().collect();
+    assert_eq!(names, [".forebay-pack-plan.json"]);
+    // The same one fails again, and may be gone on with by itself only while it runs.
+    run(&from, &to, &spec).await.unwrap_err();
+    run(&from, &to, &small(PackFormat::Wds)).await.unwrap();
+    let names: Vec<String> = written(&*to).await.into_keys().collect();
+    assert_eq!(names, ["SHA256SUMS", "shard-000000.tar"]);
+}
+
+/// What a run wrote that was still under way when another shard failed is replaced, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_of_a_run_that_failed_are_replaced_where_none_has_a_note() {
+    let from = memory_store();
+    folder(&*from, 20).await;
+    let (to, spec) = (memory_store(), small(PackFormat::Wds));
+    // The plan, then a shard, then no note of it.
+    let plan = FaultPlan::new(Seed(0)).with(Op::Put, When::Nth(3), Fault::Fail(ErrorKind::OutOfSpace));
+    let faulty: Arc<dyn Store> = Arc::new(Faulty::new(Arc::clone(&to), plan));
+    let alone = PackSpec {
+        threads: 1,
+        ..spec.clone()
+    };
+    run(&from, &faulty, &alone).await.unwrap_err();
+    assert!(contents(&*to).await.contains_key("shard-000000.tar"));
+    let other = PackSpec {
+        shard_bytes: 40_000,
+        ..spec
+    };
+    run(&from, &to, &other).await.unwrap();
+    assert!(written(&*to).await == whole(&from, &other).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

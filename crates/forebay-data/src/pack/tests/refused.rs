@@ -144,6 +144,36 @@ async fn keys_and_fields_that_a_format_cannot_hold_are_named() {
     refused(result, ErrorKind::InvalidInput, &["key 'a.b'"]);
 }
 
+/// TensorFlow's data sets name features like files in folders, which a tar would make of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn slashes_in_names_become_dots_in_tars_unless_two_fields_would_be_one() {
+    let made = |names: [&str; 2]| {
+        let fields = names.map(|name| text(name, name)).to_vec();
+        let kinds: Vec<Field> = fields.iter().map(|(field, _)| field.clone()).collect();
+        (
+            fields,
+            ParquetWriter::new(&kinds, ParquetOptions::default()).unwrap(),
+        )
+    };
+    let (from, to) = (memory_store(), memory_store());
+    let (fields, writer) = made(["image/class/text", "image/Format"]);
+    shard_of(&*from, "a.parquet", Box::new(writer), &[("k", fields)]).await;
+    run(&from, &to, &small(PackFormat::Wds)).await.unwrap();
+    let (_, found) = &samples(&to).await[0];
+    let names: Vec<&str> = found.keys().map(String::as_str).collect();
+    assert_eq!(names, ["image.class.text", "image.format.txt"]);
+    let (from, to) = (memory_store(), memory_store());
+    let (fields, writer) = made(["a/b", "a.B"]);
+    shard_of(&*from, "a.parquet", Box::new(writer), &[("k", fields)]).await;
+    let result = run(&from, &to, &small(PackFormat::Wds)).await;
+    refused(
+        result,
+        ErrorKind::InvalidInput,
+        &["'a.B'", "'a.b.txt'", "another one"],
+    );
+    assert!(contents(&*to).await.is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn options_that_mean_nothing_are_refused() {
     let from = memory_store();
