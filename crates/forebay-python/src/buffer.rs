@@ -22,6 +22,7 @@ use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use crate::ending;
 use crate::errors;
 use crate::fork::ForkGuard;
 use crate::process::{self, Process};
@@ -45,7 +46,7 @@ impl Drop for Memory {
         let Some(unpin) = self.pinned.get().and_then(|unpin| lock(unpin).take()) else {
             return;
         };
-        let _ = Python::try_attach(|py| {
+        let _ = ending::call(|py| {
             // An exception that is under way stays so.
             let pending = PyErr::take(py);
             if let Err(error) = self.call(unpin.bind(py)) {

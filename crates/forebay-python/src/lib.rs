@@ -9,6 +9,7 @@
 //!
 //! - `process`: the runtime and the context of this process, made anew in a forked child;
 //! - `fork`: values that stay with the process that made them;
+//! - `ending`: calls into Python by threads of ours, which the end of the interpreter waits for;
 //! - `wait`: blocks on a future without the interpreter lock, and lets Ctrl-C through;
 //! - `buffer`: the classes `Buffer` and `MutableBuffer` with the buffer protocol, over raw FFI;
 //! - `view`: memory of other Python objects, borrowed by the same protocol;
@@ -25,6 +26,7 @@ use pyo3::prelude::*;
 mod buffer;
 mod ckpt;
 mod copy;
+mod ending;
 mod errors;
 mod ffi;
 mod fork;
@@ -48,6 +50,7 @@ fn forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::add_classes(module)?;
     buffer::add_classes(module)?;
     fork::register(module)?;
+    ending::register(module)?;
     module.add_class::<ckpt::PyEntryName>()?;
     module.add_class::<ckpt::PyNativeAttempt>()?;
     module.add_class::<ckpt::PyNativeCheckpoint>()?;

@@ -37,9 +37,9 @@ class Tensor:
 
 
 class Device:
-    def __init__(self, name: Any) -> None:
+    def __init__(self, name: Any, number: int | None = None) -> None:
         self.type, _, index = str(name).partition(":")
-        self.index = int(index) if index else None
+        self.index = int(index) if index else number
 
 
 class Stream:
@@ -82,6 +82,7 @@ def install() -> None:
             "current_stream": Stream,
             "is_available": lambda: True,
             "device_count": lambda: 1,
+            "current_device": lambda: 0,
             "cudart": lambda: cudart,
         },
         "torch.distributed": {"is_available": lambda: False},

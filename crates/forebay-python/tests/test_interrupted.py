@@ -129,9 +129,12 @@ def check_loaders(data: str, device: str | None) -> None:
         assert check(opened, before) > 10, (opened, before)
 
 
-def test_loaders_lose_no_batch(data: Path) -> None:
-    pytest.importorskip("torch")
-    check_loaders(str(data), None)
+@pytest.mark.parametrize("device", [None, "cuda"])
+def test_loaders_lose_no_batch(data: Path, device: str | None) -> None:
+    torch = pytest.importorskip("torch")
+    if device is not None and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    check_loaders(str(data), device)
 
 
 @pytest.mark.parametrize("device", ["", "cuda"])

@@ -316,6 +316,50 @@ def test_the_memory_of_batches_can_be_pinned(data: Path) -> None:
         next(forebay.stream(data, batch_size=8, pin=(refuse, refuse)))
 
 
+def test_programs_end_while_memory_is_unpinned(data: Path, script: Callable[..., Any]) -> None:
+    # Threads that want the interpreter lock when Python ends are taken away in the middle of what they do.
+    source = """
+        import sys, threading, time, forebay
+        threads = set()
+        def unpin(*_):
+            threads.add(threading.get_ident())
+            time.sleep(0.3 if threading.get_ident() != threading.main_thread().ident else 0)
+        # Whoever has the last piece of the memory unpins it: a thread of ours, now and then.
+        for _ in range(100):
+            stream = forebay.stream(sys.argv[1], batch_size=8, pin=(lambda *_: None, unpin))
+            next(stream)
+            stream.close()
+            del stream
+            if threads - {threading.main_thread().ident}:
+                break
+    """
+    for _ in range(3):
+        assert "terminate" not in script(source, str(data)).stderr
+    # In a child, the call that its parent is in is nobody's.
+    forked = """
+        import os, signal, sys, threading, forebay
+        begun, over = threading.Event(), threading.Event()
+        def unpin(*_):
+            if threading.get_ident() != threading.main_thread().ident:
+                begun.set()
+                over.wait(60)
+        for _ in range(100):
+            stream = forebay.stream(sys.argv[1], batch_size=8, pin=(lambda *_: None, unpin))
+            next(stream)
+            stream.close()
+            del stream
+            if begun.is_set():
+                break
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0, "the child waited for a call of its parent"
+        over.set()
+    """
+    script(forked, str(data))
+
+
 def test_several_data_sets_are_mixed_by_weight(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / str(number)).mkdir()

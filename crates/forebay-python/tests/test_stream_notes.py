@@ -84,10 +84,12 @@ def test_members_of_json_that_no_sample_has_are_warned_of(tmp_path: Path) -> Non
             member.size = len(text)
             tar.addfile(member, io.BytesIO(text))
     forebay.stream(tmp_path, batch_size=4, save_index=True).close()
-    with pytest.warns(UserWarning, match="no sample has 'json.widht', which the filter asks for"):
-        forebay.stream(tmp_path, batch_size=4, filter="json.width < 4 or json.widht > 3").close()
-    with pytest.raises(forebay.InvalidInputError, match="keeps none of 8 samples.*no sample has 'json.widht'"):
-        forebay.stream(tmp_path, batch_size=4, filter="json.widht > 3")
+    with pytest.warns(UserWarning, match="no sample has 'json.breadth', which the filter asks for"):
+        forebay.stream(tmp_path, batch_size=4, filter="json.width < 4 or json.breadth > 3").close()
+    with pytest.raises(
+        forebay.InvalidInputError, match=r"keeps none of 8 samples.*no sample has 'json.breadth'"
+    ):
+        forebay.stream(tmp_path, batch_size=4, filter="json.breadth > 3")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         forebay.stream(tmp_path, batch_size=4, filter="json.width > 3").close()
@@ -96,4 +98,6 @@ def test_members_of_json_that_no_sample_has_are_warned_of(tmp_path: Path) -> Non
 def test_short_batches_of_mixtures_are_told_not_to_come(shards: Path) -> None:
     forebay.stream(shards, batch_size=4, save_index=True).close()
     with pytest.warns(UserWarning, match="drop_last=False changes nothing in a mixture"):
-        forebay.stream([shards, shards], weights=[1, 1], batch_size=5, drop_last=False).close()
+        forebay.stream(
+            [shards, shards], weights=[1, 1], batch_size=5, shuffle=True, lanes=4, drop_last=False
+        ).close()

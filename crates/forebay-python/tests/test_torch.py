@@ -21,10 +21,19 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_loaders_give_and_resume_batches(data: Path) -> None:
+needs_cuda = pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="no GPU")
+
+
+@pytest.fixture(params=[None, pytest.param("cuda", marks=needs_cuda)])
+def device(request: pytest.FixtureRequest) -> Any:
+    """Where batches go: what a loop gives does not depend on it."""
+    return request.param
+
+
+def test_loaders_give_and_resume_batches(data: Path, device: str | None) -> None:
     from forebay.torch import StreamLoader
 
-    with StreamLoader(data, batch_size=10, shuffle=True, lanes=4) as loader:
+    with StreamLoader(data, batch_size=10, shuffle=True, lanes=4, device=device) as loader:
         assert len(loader) == 12
         begun = next(loader)["__key__"].list()
         state = loader.state_dict()
@@ -34,15 +43,15 @@ def test_loaders_give_and_resume_batches(data: Path) -> None:
     assert loader.state_dict() == state
     assert loader.report()["unpinned_tensors"] == 0
     assert len(loader) == 12
-    with StreamLoader(data, batch_size=10, shuffle=True, lanes=4) as loader:
+    with StreamLoader(data, batch_size=10, shuffle=True, lanes=4, device=device) as loader:
         loader.load_state_dict(state)
         assert sorted(begun + names(loader)) == keys()  # type: ignore[arg-type]
 
 
-def test_every_loop_is_an_epoch(data: Path) -> None:
+def test_every_loop_is_an_epoch(data: Path, device: str | None) -> None:
     from forebay.torch import StreamLoader
 
-    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4}
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4, "device": device}
     with StreamLoader(data, **options) as loader:
         epochs = [names(loader) for _ in range(3)]  # type: ignore[arg-type]
     assert all(sorted(epoch) == keys() for epoch in epochs)
@@ -74,10 +83,10 @@ def take_by_break(loader: Any, count: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("take", [take_by_next, take_by_slice, take_by_break])
-def test_consumers_that_stop_get_an_epoch_each_time(data: Path, take: Any) -> None:
+def test_consumers_that_stop_get_an_epoch_each_time(data: Path, take: Any, device: str | None) -> None:
     from forebay.torch import StreamLoader
 
-    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4}
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4, "device": device}
     with StreamLoader(data, epochs=6, **options) as loader:
         # At the end of an epoch, before anybody was told that it is one; then in the middle.
         for epoch, count in enumerate([12, 12, 3, 1, 12]):
@@ -86,10 +95,10 @@ def test_consumers_that_stop_get_an_epoch_each_time(data: Path, take: Any) -> No
         assert numbers(loader) == []
 
 
-def test_an_iterator_goes_on_and_ends_once(data: Path) -> None:
+def test_an_iterator_goes_on_and_ends_once(data: Path, device: str | None) -> None:
     from forebay.torch import StreamLoader
 
-    with StreamLoader(data, batch_size=10) as loader:
+    with StreamLoader(data, batch_size=10, device=device) as loader:
         batches = iter(loader)
         assert len(batches) == 12  # type: ignore[arg-type]
         assert (next(batches).index, next(loader).index) == (0, 1)
@@ -106,10 +115,10 @@ def test_an_iterator_goes_on_and_ends_once(data: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [1, 5, 12])
-def test_a_loop_after_a_state_gives_the_rest(data: Path, given: int) -> None:
+def test_a_loop_after_a_state_gives_the_rest(data: Path, given: int, device: str | None) -> None:
     from forebay.torch import StreamLoader
 
-    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4, "epochs": 3}
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4, "epochs": 3, "device": device}
     with StreamLoader(data, **options) as loader:
         epochs = [names(loader) for _ in range(3)]  # type: ignore[arg-type]
     everything = [key for epoch in epochs for key in epoch]
@@ -129,14 +138,14 @@ def test_a_loop_after_a_state_gives_the_rest(data: Path, given: int) -> None:
     assert len(loops[0]) == 10 * (12 - given % 12)
 
 
-def test_loops_over_a_mixture_begin_where_an_epoch_would(data: Path) -> None:
+def test_loops_over_a_mixture_begin_where_an_epoch_would(data: Path, device: str | None) -> None:
     from forebay.torch import StreamDataset, StreamLoader
 
     options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4, "weights": [1, 1]}
-    with StreamLoader([data, data], **options) as loader:
+    with StreamLoader([data, data], device=device, **options) as loader:
         assert len(loader) == 24
         epochs = [names(loader) for _ in range(2)]  # type: ignore[arg-type]
-    with StreamLoader([data, data], **options) as loader:
+    with StreamLoader([data, data], device=device, **options) as loader:
         take_by_break(loader, 5)
         assert names(loader) == epochs[1]  # type: ignore[arg-type]
     dataset = StreamDataset([data, data], **options)
@@ -196,9 +205,6 @@ def test_ranks_that_see_other_data_are_told(data: Path, tmp_path_factory: pytest
     torch.multiprocessing.spawn(stream_other_data, args=started, nprocs=2)
 
 
-needs_cuda = pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="no GPU")
-
-
 @needs_cuda
 def test_batches_on_a_device_are_whole(data: Path) -> None:
     import torch
@@ -222,6 +228,33 @@ def test_batches_on_a_device_are_whole(data: Path) -> None:
     assert all(value.is_cuda for value in moved)
     assert all(torch.equal(value.cpu(), wanted) for value, wanted in zip(moved, expected, strict=True))
     assert state["epoch"] in (19, 20)
+
+
+@needs_cuda
+def test_images_on_a_device_are_those_of_the_host(tmp_path: Path) -> None:
+    import io
+    import tarfile
+
+    import torch
+    from forebay.torch import StreamLoader
+    from torchvision.io import encode_jpeg
+
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for index in range(64):
+            picture = torch.randint(0, 256, (3, 60 + index, 80), dtype=torch.uint8)
+            data = encode_jpeg(picture).numpy().tobytes()
+            member = tarfile.TarInfo(f"{index:03}.jpg")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    options: dict[str, Any] = {"batch_size": 16, "shuffle": True, "lanes": 4, "epochs": 2}
+    options["decode"] = {"jpg": "image:rrc:48,flip,normalize"}
+    with StreamLoader(tmp_path, **options) as loader:
+        wanted = [batch["jpg"].clone() for _ in range(2) for batch in loader]
+    with StreamLoader(tmp_path, device="cuda", **options) as loader:
+        moved = [batch["jpg"] for _ in range(2) for batch in loader]
+        assert loader.report()["unpinned_tensors"] == 0
+    assert len(wanted) == 8
+    assert all(torch.equal(one.cpu(), other) for one, other in zip(moved, wanted, strict=True))
 
 
 @needs_cuda

@@ -217,15 +217,18 @@ fn dates_and_decimals_compare_as_they_are_written() {
 #[test]
 fn members_that_no_row_has_are_told() {
     let fields = [Field::new("json", Kind::Json), Field::new("n", Kind::Decimal)];
-    let bound = Filter::parse("n = 1 or json.size.width > 3 or json.widht > 3").unwrap();
+    let bound = Filter::parse("n = 1 or json.size.width > 3 or json.breadth > 3").unwrap();
     let bound = bound.bind(&fields).unwrap();
     assert_eq!(bound.note_unmet(), None, "nothing was looked at");
     let keeps = |json: &str| bound.keeps(&|column| (column == 0).then_some(json.as_bytes()));
     let json = r#"{"size":{"width":null}}"#.to_owned();
     assert!(!keeps(&json.clone()));
     let note = bound.clone().note_unmet().unwrap();
-    assert!(note.contains("'json.widht'") && !note.contains("size"), "{note}");
-    assert!(!keeps(r#"{"widht":1}"#));
+    assert!(
+        note.contains("'json.breadth'") && !note.contains("size"),
+        "{note}"
+    );
+    assert!(!keeps(r#"{"breadth":1}"#));
     assert_eq!(bound.note_unmet(), None);
 }
 

@@ -119,6 +119,9 @@ def _device(device: str | torch.device) -> torch.device:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (named.index or 0) >= count:
             raise UnsupportedError(f"device: there is no '{device}' here: torch sees {count} GPUs")
+        if named.index is None:
+            # The one that is current now, whichever is so later: the side stream is one of its own.
+            return torch.device("cuda", torch.cuda.current_device())
     return named
 
 
@@ -215,7 +218,8 @@ class StreamLoader:
         ready = self._next
         if ready is None or self._side is None:
             return ready
-        current = torch.cuda.current_stream(self.device)
+        # By its number: torch takes longer to find it in a device than to copy a small batch.
+        current = torch.cuda.current_stream(self.device.index)  # type: ignore[union-attr]
         current.wait_stream(self._side)
         _apply(ready[0], lambda value: _record(value, current))
         if self._after is None:
