@@ -19,6 +19,7 @@ mod serve;
 mod table;
 mod target;
 
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,7 +88,7 @@ fn run(cli: Cli, printer: &Arc<Printer>) -> (Printed<Exit>, Option<u8>) {
         Ok(config) => config,
         Err(error) => return (Err(error.into()), None),
     };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match start_runtime() {
         Ok(runtime) => runtime,
         Err(error) => return (Err(Error::from_io("start", error).into()), None),
     };
@@ -106,6 +107,15 @@ fn run(cli: Cli, printer: &Arc<Printer>) -> (Printed<Exit>, Option<u8>) {
         outcome,
         interrupt.ok().and_then(|interrupt| interrupt.exit_code()),
     )
+}
+
+/// Descriptors that a runtime takes for itself, in pairs: where there are fewer, it panics.
+const RUNTIME_PAIRS: usize = 4;
+
+fn start_runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let pairs = (0..RUNTIME_PAIRS).map(|_| UnixStream::pair());
+    drop(pairs.collect::<std::io::Result<Vec<_>>>()?);
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
 }
 
 /// Tracing to stderr, as far as `FOREBAY_LOG` asks for it.

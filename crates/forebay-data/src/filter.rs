@@ -96,7 +96,8 @@ enum Op {
 #[derive(Debug, Clone, PartialEq)]
 enum Literal {
     Int(i128),
-    Float(f64),
+    /// With its digits as they are written: a decimal may have more of them than a float.
+    Float(f64, String),
     Bool(bool),
     Text(String),
 }

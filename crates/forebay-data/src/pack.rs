@@ -31,7 +31,7 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-use forebay_core::{Error, ErrorKind, Ledger, Result};
+use forebay_core::{Error, ErrorKind, Ledger, Result, Seed};
 use forebay_store::{Context, PutMode, Store};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
@@ -197,7 +197,7 @@ pub async fn pack(
     }
     let shaper = Arc::new(Shaper::new(input.schema(), input.source(), spec)?);
     let shares = Shares::new(spec, input.reads())?;
-    let plan = Plan::new(&input, spec);
+    let plan = Plan::new(&input, spec, Seed::fresh().0);
     let target = Target::new(to, context);
     let notes = match target.prepare(&plan, spec.overwrite).await? {
         Found::Notes(notes) => notes,
@@ -217,9 +217,11 @@ pub async fn pack(
         spec: spec.clone(),
     };
     let packed = run.pack(notes).await;
-    if packed.is_err() {
-        // A target that cannot be written to now keeps the plan as it is, which costs an `--overwrite`.
-        let _ = run.target.abandon(&plan).await;
+    if let Err(error) = &packed
+        && matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported)
+    {
+        // Where that fails the plan stays, which costs an `--overwrite`.
+        let _ = run.target.withdraw(&plan).await;
     }
     packed
 }

@@ -164,7 +164,11 @@ pub struct Field {
     #[serde(flatten)]
     pub kind: Kind,
     /// What its numbers count, where they are more than numbers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "unit::known"
+    )]
     pub unit: Option<Unit>,
 }
 
@@ -187,11 +191,15 @@ impl Field {
 
     /// True when values of both mean the same.
     pub fn is_like(&self, other: &Self) -> bool {
-        self.kind == other.kind && self.unit == other.unit
+        let counts = match (self.unit, other.unit) {
+            (Some(own), Some(other)) => own.common(other).is_some(),
+            (own, other) => own == other,
+        };
+        counts && self.kind == other.kind
     }
 
     /// What its values are, in words.
-    fn what(&self) -> String {
+    pub(crate) fn what(&self) -> String {
         match self.unit {
             Some(unit) => format!("{} ({unit})", self.kind),
             None => self.kind.to_string(),
@@ -220,9 +228,12 @@ impl Schema {
     /// Take in the fields of another shard. A field that means one thing here and another there is an error: no batch could hold both.
     pub fn merge(&mut self, fields: &[Field]) -> Result<()> {
         for field in fields {
-            match self.index_of(&field.name).map(|index| &self.fields[index]) {
+            match self.fields.iter_mut().find(|known| known.name == field.name) {
                 None => self.fields.push(field.clone()),
-                Some(known) if known.is_like(field) => {}
+                Some(known) if known.is_like(field) => {
+                    let common = known.unit.zip(field.unit);
+                    known.unit = common.and_then(|(known, unit)| known.common(unit));
+                }
                 Some(known) => return Err(mixed(known, field)),
             }
         }
@@ -291,6 +302,15 @@ mod tests {
             "{error}"
         );
         schema.merge(&[Field::new("price", int.clone())]).unwrap_err();
+    }
+
+    #[test]
+    fn units_of_later_versions_leave_numbers_what_they_are() {
+        let text =
+            r#"[{"name":"x","kind":"text","unit":"fortnights"},{"name":"y","kind":"text","unit":"date"}]"#;
+        let fields: Vec<Field> = serde_json::from_str(text).unwrap();
+        let units: Vec<Option<Unit>> = fields.iter().map(|field| field.unit).collect();
+        assert_eq!(units, [None, Some(Unit::Date)]);
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! process of a training run that is over dies by a signal. So the calls are counted. When Python runs what it was given to do at its end, which is
 //! before it takes threads away, no new call begins on other threads than that one, and those under way are waited for.
 //!
+//! What Python runs after that, which are functions that were registered before the package was imported, can use everything but memory that is pinned by other threads.
+//!
 //! The count belongs to a process: in a forked child, whose threads are gone, it begins anew.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
@@ -38,8 +40,11 @@ impl UnderWay {
     fn begin() -> Option<Self> {
         count(|calls| calls + 1);
         let begun = Self;
-        // Counted first: whoever ends the interpreter sees this call, or this call sees that.
-        let ends = ENDS_ON.get().is_some_and(|thread| *thread != thread::current().id());
+        // Counted first, and the end told first: whoever ends the interpreter sees this call, or this call sees that.
+        fence(Ordering::SeqCst);
+        let ends = ENDS_ON
+            .get()
+            .is_some_and(|thread| *thread != thread::current().id());
         (!ends).then_some(begun)
     }
 }
@@ -54,7 +59,11 @@ fn count(change: impl Fn(u64) -> u64) {
     let process = own();
     // The closure always gives a value.
     let _ = CALLS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |calls| {
-        let calls = if calls & !COUNT == process { calls & COUNT } else { 0 };
+        let calls = if calls & !COUNT == process {
+            calls & COUNT
+        } else {
+            0
+        };
         Some(process | (change(calls) & COUNT))
     });
 }
@@ -72,16 +81,17 @@ fn under_way() -> u64 {
 
 /// Run by Python at its end.
 #[pyfunction]
-fn end(py: Python<'_>) {
+fn end(py: Python<'_>) -> PyResult<()> {
     let _ = ENDS_ON.set(thread::current().id());
-    py.detach(|| {
-        for _ in 0..WAIT_STEPS_MAX {
-            if under_way() == 0 {
-                return;
-            }
-            thread::sleep(WAIT_STEP);
+    fence(Ordering::SeqCst);
+    for _ in 0..WAIT_STEPS_MAX {
+        if under_way() == 0 {
+            break;
         }
-    });
+        py.detach(|| thread::sleep(WAIT_STEP));
+        py.check_signals()?;
+    }
+    Ok(())
 }
 
 /// Have Python run it.

@@ -332,6 +332,7 @@ def test_programs_end_while_memory_is_unpinned(data: Path, script: Callable[...,
             del stream
             if threads - {threading.main_thread().ident}:
                 break
+        assert threads - {threading.main_thread().ident}
     """
     for _ in range(3):
         assert "terminate" not in script(source, str(data)).stderr
@@ -350,6 +351,7 @@ def test_programs_end_while_memory_is_unpinned(data: Path, script: Callable[...,
             del stream
             if begun.is_set():
                 break
+        assert begun.is_set()
         child = os.fork()
         if child == 0:
             signal.alarm(20)

@@ -84,10 +84,10 @@ def test_members_of_json_that_no_sample_has_are_warned_of(tmp_path: Path) -> Non
             member.size = len(text)
             tar.addfile(member, io.BytesIO(text))
     forebay.stream(tmp_path, batch_size=4, save_index=True).close()
-    with pytest.warns(UserWarning, match="no sample has 'json.breadth', which the filter asks for"):
+    with pytest.warns(UserWarning, match="no sample that was looked at has 'json.breadth', which"):
         forebay.stream(tmp_path, batch_size=4, filter="json.width < 4 or json.breadth > 3").close()
     with pytest.raises(
-        forebay.InvalidInputError, match=r"keeps none of 8 samples.*no sample has 'json.breadth'"
+        forebay.InvalidInputError, match=r"keeps none of 8 samples.*that was looked at has 'json.breadth'"
     ):
         forebay.stream(tmp_path, batch_size=4, filter="json.breadth > 3")
     with warnings.catch_warnings():

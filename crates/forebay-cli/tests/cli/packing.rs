@@ -118,6 +118,7 @@ fn running_out_of_files_has_a_hint_at_the_start_and_in_listings() {
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&packed.stderr);
+        assert!(!said.contains("panicked"), "{limit}: {said}");
         for (seen, begin) in seen
             .iter_mut()
             .zip(["error: i/o error: start:", "error: i/o error: list "])

@@ -97,7 +97,7 @@ impl Bound {
         columns.sort_unstable();
         columns.dedup();
         let mut members = Members::default();
-        expr.visit(&mut |column| {
+        compared(&expr, &mut |column| {
             if let (Reader::Json(path), Some(field)) = (&column.reader, fields.get(column.index)) {
                 members.ask_for(&field.name, column.index, path);
             }
@@ -128,6 +128,16 @@ impl Bound {
     /// False when no row of many can remain; `outline` tells what is known of a field in them.
     pub fn may_keep<'a>(&self, outline: &dyn Fn(usize) -> Outline<'a>) -> bool {
         possible(&self.expr, outline).yes
+    }
+}
+
+/// The columns that are compared with something: whoever asks for null may well know that nobody has them.
+fn compared<'a>(expr: &'a Expr<Column, Constant>, visitor: &mut dyn FnMut(&'a Column)) {
+    match expr {
+        Expr::Compare { column, .. } | Expr::In { column, .. } => visitor(column),
+        Expr::IsNull(_) => {}
+        Expr::Not(inner) => compared(inner, visitor),
+        Expr::All(inner) | Expr::Any(inner) => inner.iter().for_each(|expr| compared(expr, visitor)),
     }
 }
 
@@ -211,19 +221,19 @@ fn constant(field: &Field, reader: &Reader, literal: &Literal) -> Result<Constan
             Ok(Constant::Number(Value::Bool(*value)))
         }
         // As every database does: 0.1 means the float32 that is nearest to it.
-        (Reader::Number(Dtype::Float32), Literal::Float(value)) => {
+        (Reader::Number(Dtype::Float32), Literal::Float(value, _)) => {
             Ok(Constant::Number(Value::Float((*value as f32).into())))
         }
         (Reader::Number(dtype), Literal::Int(value)) if *dtype != Dtype::Bool => {
             Ok(Constant::Number(Value::Int(*value)))
         }
-        (Reader::Number(dtype), Literal::Float(value)) if *dtype != Dtype::Bool => {
+        (Reader::Number(dtype), Literal::Float(value, _)) if *dtype != Dtype::Bool => {
             Ok(Constant::Number(Value::Float(*value)))
         }
         (Reader::Json(_) | Reader::NumberText | Reader::Varint, Literal::Int(value)) => {
             Ok(Constant::Number(Value::Int(*value)))
         }
-        (Reader::Json(_) | Reader::NumberText | Reader::Varint, Literal::Float(value)) => {
+        (Reader::Json(_) | Reader::NumberText | Reader::Varint, Literal::Float(value, _)) => {
             Ok(Constant::Number(Value::Float(*value)))
         }
         (Reader::Json(_) | Reader::Bytes, Literal::Text(text)) => Ok(Constant::Text(text.clone())),
@@ -260,13 +270,16 @@ fn counted(field: &Field, reader: &Reader, literal: &Literal) -> Result<Option<V
 fn scaled(literal: &Literal, scale: u8) -> Option<Value<'static>> {
     let text = match literal {
         Literal::Int(value) => value.to_string(),
-        // The shortest digits that mean this float are those that were written.
-        Literal::Float(value) => value.to_string(),
+        // What has an exponent is as exact as a float is.
+        Literal::Float(value, text) if text.contains(['e', 'E']) => value.to_string(),
+        Literal::Float(_, text) => text.clone(),
         _ => return None,
     };
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    let fraction = fraction.trim_end_matches('0');
     let missing = usize::from(scale).checked_sub(fraction.len());
     let exact = missing.and_then(|zeros| format!("{whole}{fraction}{}", "0".repeat(zeros)).parse().ok());
+    // Between two values, or beyond all of them.
     let rounded = || {
         text.parse()
             .map(|value: f64| Value::Float(value * 10f64.powi(scale.into())))
@@ -276,7 +289,7 @@ fn scaled(literal: &Literal, scale: u8) -> Option<Value<'static>> {
 
 fn mismatch(field: &Field, reader: &Reader, literal: &Literal) -> Error {
     let literal = match literal {
-        Literal::Int(_) | Literal::Float(_) => "a number",
+        Literal::Int(_) | Literal::Float(..) => "a number",
         Literal::Bool(_) => "a truth value",
         Literal::Text(_) => "text",
     };

@@ -56,7 +56,12 @@ impl Members {
             .map(|one| format!("'{}'", one.name.escape_debug()))
             .collect();
         let is_told = self.is_used.load(Relaxed) && !unmet.is_empty();
-        is_told.then(|| format!("no sample has {}, which the filter asks for", unmet.join(" or ")))
+        is_told.then(|| {
+            format!(
+                "no sample that was looked at has {}, which the filter asks for",
+                unmet.join(" or ")
+            )
+        })
     }
 }
 

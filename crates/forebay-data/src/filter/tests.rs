@@ -186,7 +186,10 @@ fn dates_and_decimals_compare_as_they_are_written() {
         ("price < 99.951 and price > 99.949", true),
         ("price >= 100", false),
         ("price > -1e300", true),
-        ("wide = -12345678901234567890.123", false),
+        ("wide = -12345678901234567890.123", true),
+        ("wide = -12345678901234567890.1230", true),
+        ("wide = -12345678901234567890.124", false),
+        ("wide < -1.2e19 and wide > -1.3e19", true),
         ("wide < -12345678901234567890", true),
         ("wide > -12345678901234567891", true),
     ] {
@@ -217,7 +220,9 @@ fn dates_and_decimals_compare_as_they_are_written() {
 #[test]
 fn members_that_no_row_has_are_told() {
     let fields = [Field::new("json", Kind::Json), Field::new("n", Kind::Decimal)];
-    let bound = Filter::parse("n = 1 or json.size.width > 3 or json.breadth > 3").unwrap();
+    let bound =
+        Filter::parse("n = 1 or json.size.width > 3 or json.breadth > 3 or json.gone is null and n = 7")
+            .unwrap();
     let bound = bound.bind(&fields).unwrap();
     assert_eq!(bound.note_unmet(), None, "nothing was looked at");
     let keeps = |json: &str| bound.keeps(&|column| (column == 0).then_some(json.as_bytes()));

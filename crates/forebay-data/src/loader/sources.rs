@@ -293,7 +293,11 @@ fn uncommon(field: &Field, is: Option<&Field>, first: &Dataset, other: &Dataset)
     let name = field.name.escape_debug();
     let message = match is {
         None => format!("not all data sets have a field '{name}'"),
-        Some(_) => format!("field '{name}' is not the same in all data sets"),
+        Some(is) => format!(
+            "field '{name}' is {} here, and {} in the first data set",
+            is.what(),
+            field.what()
+        ),
     };
     let fields = first.schema().fields().iter();
     let common: Vec<&str> = fields

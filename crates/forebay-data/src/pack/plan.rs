@@ -11,21 +11,22 @@ use super::output::PackFormat;
 use super::target::hex;
 use crate::schema::Dtype;
 
-/// Version of plan and notes.
-const PLAN_VERSION: u64 = 1;
+/// Version of plan and notes; it changes with the bytes that the same input is packed to.
+const PLAN_VERSION: u64 = 2;
 
 /// What is packed, and how: the same plan gives the same bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Plan {
     version: u64,
     settings: BTreeMap<String, Value>,
-    /// The run that put it has failed before a shard was there: another plan may take its place.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    is_abandoned: bool,
+    /// The run that put it, or went on with it before any shard was there: a number of its own.
+    #[serde(default)]
+    owner: u64,
 }
 
 impl Plan {
-    pub(super) fn new(input: &Input, spec: &PackSpec) -> Self {
+    /// For a run that has a number of its own.
+    pub(super) fn new(input: &Input, spec: &PackSpec, owner: u64) -> Self {
         // The window of a shuffle depends on the memory there is.
         let window = spec.shuffle.map(|_| spec.memory_bytes_max);
         let settings = json!({
@@ -49,20 +50,13 @@ impl Plan {
         Self {
             version: PLAN_VERSION,
             settings,
-            is_abandoned: false,
+            owner,
         }
     }
 
-    /// The same, of a run that has failed.
-    pub(super) fn abandoned(&self) -> Self {
-        Self {
-            is_abandoned: true,
-            ..self.clone()
-        }
-    }
-
-    pub(super) fn is_abandoned(&self) -> bool {
-        self.is_abandoned
+    /// True when it was put by the same run.
+    pub(super) fn is_of(&self, other: &Self) -> bool {
+        self.owner == other.owner
     }
 
     /// True when a list of shards is written beside them.

@@ -263,6 +263,12 @@ fn chosen(schema: &Schema, key_field: Option<usize>, wanted: Option<&[String]>) 
                     .with_hint(format!("there are: {}", known.join(", ").escape_debug()))
             })
     };
+    if let Some(name) =
+        (1..wanted.len()).find_map(|end| wanted.get(..end)?.contains(&wanted[end]).then(|| &wanted[end]))
+    {
+        let message = format!("field '{}' is named twice", name.escape_debug());
+        return Err(Error::new(ErrorKind::InvalidInput, "pack", message).with_field("fields"));
+    }
     wanted.iter().map(find).collect()
 }
 

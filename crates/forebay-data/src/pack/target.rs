@@ -5,7 +5,7 @@
 //! .forebay-pack-00000017.json  shard 17 is there: its name, size, SHA-256, and the positions of the input it covers
 //! ```
 //!
-//! A run that fails before its first shard says so in its plan, and whoever comes next with another input or other options takes its place.
+//! A run that fails over its input or its options before there is anything of a shard takes its plan back, unless another run has taken it up.
 //!
 //! Of two runs that begin at once, one puts its plan; the other goes on with it where its own is the same, and is refused otherwise. What is replaced is what
 //! packing wrote: a manifest that has its mark, the shards it lists or that have a note, and the side files that name just these.
@@ -96,9 +96,9 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Whether a run was begun here, and nothing of it is complete.
+    /// Whether a run was begun here, and there is nothing of it.
     fn holds_only_a_plan(&self) -> bool {
-        self.has_plan && !self.has_manifest && self.notes.is_empty()
+        self.has_plan && !self.has_manifest && self.notes.is_empty() && self.others.is_empty()
     }
 }
 
@@ -132,13 +132,12 @@ impl Target {
     /// See what is there, make room where that is asked for, and write the plan.
     pub(super) async fn prepare(&self, plan: &Plan, overwrite: bool) -> Result<Found> {
         let mut contents = self.contents().await?;
-        let is_in_the_way = contents.has_manifest || contents.has_plan || !contents.others.is_empty();
-        if (overwrite && is_in_the_way) || self.is_abandoned(plan, &contents).await? {
+        if overwrite && (contents.has_manifest || contents.has_plan || !contents.others.is_empty()) {
             self.clear(contents).await?;
             contents = self.contents().await?;
         }
         if contents.has_plan {
-            self.compare(plan).await?;
+            self.take_up(plan, &contents).await?;
         } else if contents.has_manifest || !(overwrite || contents.others.is_empty()) {
             return Err(self.not_empty(&contents));
         } else if plan.writes_index() && contents.others.contains(&Key::parse(INDEX_NAME)?) {
@@ -164,8 +163,9 @@ impl Target {
     pub(super) async fn begin(&self, plan: &Plan, seen: &Contents) -> Result<Vec<Key>> {
         let key = notes_key(PLAN_NAME)?;
         if !put_if_absent(&*self.store, &key, &json_of(plan)?).await? {
-            self.compare(plan).await?;
-            return Ok(self.contents().await?.notes);
+            let contents = self.contents().await?;
+            self.take_up(plan, &contents).await?;
+            return Ok(contents.notes);
         }
         // Whoever packed all of it since the target was seen has taken its plan away again.
         let now = self.contents().await?;
@@ -179,19 +179,24 @@ impl Target {
         Ok(Vec::new())
     }
 
-    /// Whether another plan is there, of a run that failed and left nothing that anybody could go on with.
-    async fn is_abandoned(&self, plan: &Plan, contents: &Contents) -> Result<bool> {
-        if !contents.holds_only_a_plan() {
-            return Ok(false);
+    /// Take back the plan of a run that failed, where nothing came of it: the corrected command is not to be refused for it. Not where another run goes on with it, nor where anything
+    /// else has come to lie there.
+    pub(super) async fn withdraw(&self, plan: &Plan) -> Result<()> {
+        if !self.contents().await?.holds_only_a_plan() {
+            return Ok(());
         }
-        let known = self.read_json::<Plan>(&notes_key(PLAN_NAME)?).await?;
-        Ok(known.is_some_and(|known| known.is_abandoned() && plan.difference(&known).is_some()))
+        let key = notes_key(PLAN_NAME)?;
+        match self.read_json::<Plan>(&key).await? {
+            Some(known) if known.is_of(plan) => self.store.delete(&key).await,
+            _ => Ok(()),
+        }
     }
 
-    /// Say of the plan of a run that failed that nothing came of it, where that is so. Shards that are still on their way are then those of that plan.
-    pub(super) async fn abandon(&self, plan: &Plan) -> Result<()> {
-        if self.contents().await?.holds_only_a_plan() {
-            self.put_json(&notes_key(PLAN_NAME)?, &plan.abandoned()).await?;
+    /// Go on with the plan that is there, where it is the same. Whoever put it must not take it back any more.
+    async fn take_up(&self, plan: &Plan, contents: &Contents) -> Result<()> {
+        self.compare(plan).await?;
+        if contents.holds_only_a_plan() {
+            self.put_json(&notes_key(PLAN_NAME)?, plan).await?;
         }
         Ok(())
     }
@@ -206,14 +211,10 @@ impl Target {
                     "another pack may just have ended; run it again, or start over with --overwrite",
                 ));
         };
-        if let Some(difference) = plan.difference(&known) {
-            return Err(self.other_plan(&difference));
+        match plan.difference(&known) {
+            Some(difference) => Err(self.other_plan(&difference)),
+            None => Ok(()),
         }
-        if known.is_abandoned() {
-            // It is gone on with: whoever comes with another plan is refused again.
-            self.put_json(&notes_key(PLAN_NAME)?, plan).await?;
-        }
-        Ok(())
     }
 
     /// The manifest, where packing wrote it.

@@ -116,6 +116,12 @@ async fn run(from: &Arc<dyn Store>, to: &Arc<dyn Store>, spec: &PackSpec) -> Res
     .await
 }
 
+/// The plan of a run of that number.
+async fn plan_of(from: &Arc<dyn Store>, spec: &PackSpec, owner: u64) -> Plan {
+    let input = Input::open(place(from), &context(), &OpenOptions::default(), spec).await;
+    Plan::new(&input.unwrap(), spec, owner)
+}
+
 /// Small shards, so that there are several.
 fn small(to: PackFormat) -> PackSpec {
     PackSpec {

@@ -76,13 +76,33 @@ impl Tick {
     }
 }
 
+/// Most digits of a decimal: those of 256 bits.
+const DIGITS_MAX: u8 = 76;
+
 impl Unit {
+    /// What integers of both count, where that is the same: decimals of one scale may have more or fewer digits.
+    pub(crate) fn common(self, other: Self) -> Option<Self> {
+        match (self, other) {
+            (
+                Self::Decimal { digits, scale },
+                Self::Decimal {
+                    digits: more,
+                    scale: same,
+                },
+            ) if scale == same => {
+                let digits = digits.max(more);
+                Some(Self::Decimal { digits, scale })
+            }
+            _ => (self == other).then_some(self),
+        }
+    }
+
     /// What a text that people write counts in this unit, twice: between two ticks is an odd number. `None` where it is no such text.
     pub(crate) fn halves(self, text: &str) -> Option<i128> {
         let (ns, tick_ns) = match self {
             Self::Date => (date(text)?.checked_mul(DAY_NS)?, DAY_NS),
             Self::Time(tick) => (clock(text)?, tick.ns()),
-            Self::Timestamp { tick, .. } => (timestamp(text)?, tick.ns()),
+            Self::Timestamp { tick, is_utc } => (timestamp(text, is_utc)?, tick.ns()),
             Self::Duration(_) | Self::Decimal { .. } => return None,
         };
         let between = i128::from(ns.rem_euclid(tick_ns) != 0);
@@ -152,13 +172,13 @@ fn clock(text: &str) -> Option<i128> {
     Some(((hour * 60 + minute) * 60 + second) * SECOND_NS + fraction)
 }
 
-/// Nanoseconds since 1970-01-01 00:00 of a date, with a clock behind it or without.
-fn timestamp(text: &str) -> Option<i128> {
-    let text = text.strip_suffix('Z').unwrap_or(text);
-    match text.split_once(['T', ' ']) {
-        Some((day, time)) => Some(date(day)? * DAY_NS + clock(time)?),
-        None => Some(date(text)? * DAY_NS),
-    }
+/// Nanoseconds since 1970-01-01 00:00 of a date, with a clock behind it or without. That it is UTC may be said where it is.
+fn timestamp(text: &str, is_utc: bool) -> Option<i128> {
+    let Some((day, time)) = text.split_once(['T', ' ']) else {
+        return Some(date(text)? * DAY_NS);
+    };
+    let time = time.strip_suffix('Z').filter(|_| is_utc).unwrap_or(time);
+    Some(date(day)? * DAY_NS + clock(time)?)
 }
 
 impl fmt::Display for Unit {
@@ -192,12 +212,19 @@ impl FromStr for Unit {
             }
             "decimal" => rest.split_once(',').and_then(|(digits, scale)| {
                 let (digits, scale) = (digits.parse().ok()?, scale.parse().ok()?);
-                Some(Self::Decimal { digits, scale })
+                let is_possible = (1..=DIGITS_MAX).contains(&digits) && scale <= digits;
+                is_possible.then_some(Self::Decimal { digits, scale })
             }),
             _ => None,
         };
         unit.ok_or_else(|| format!("there is no unit '{}'", text.escape_debug()))
     }
+}
+
+/// A unit that is written somewhere; one of a later version is none, and its numbers are what they are.
+pub(super) fn known<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Unit>, D::Error> {
+    let text: Option<String> = Option::deserialize(deserializer)?;
+    Ok(text.and_then(|text| text.parse().ok()))
 }
 
 impl TryFrom<String> for Unit {
@@ -279,6 +306,12 @@ mod tests {
         };
         assert_eq!(millis.halves("1970-01-01T00:00:01.5Z"), Some(3000));
         assert_eq!(millis.halves("1970-01-01 00:00:00.0005"), Some(1));
+        assert_eq!(millis.halves("1970-01-01Z"), None);
+        let anywhere = Unit::Timestamp {
+            tick: Tick::Milli,
+            is_utc: false,
+        };
+        assert_eq!(anywhere.halves("1970-01-01 00:00:00Z"), None);
         assert_eq!(millis.halves("1969-12-31 23:59:59.9995"), Some(-1));
         assert_eq!(Unit::Date.halves("1970-01-03"), Some(4));
         assert_eq!(Unit::Date.halves("1970-01-03 10:00"), None);

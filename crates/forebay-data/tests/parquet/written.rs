@@ -217,6 +217,13 @@ fn the_bytes_are_those_that_pyarrow_has_read() {
     );
 }
 
+/// What earlier versions wrote is read for ever.
+#[test]
+fn files_of_earlier_versions_are_read() {
+    let (kept, now) = (read(&file_bytes("ours-v1")), read(&ours()));
+    assert_eq!(kept, now);
+}
+
 #[test]
 #[ignore = "writes the fixture that the test above compares with"]
 fn keep_our_bytes() {

@@ -28,7 +28,7 @@ use crate::schema::{Dtype, Field, Kind, Tick, Unit};
 use crate::table::FIELDS_MAX;
 
 /// Named in every file. The number changes when the bytes written for the same samples do.
-const CREATED_BY: &str = "forebay version 1";
+const CREATED_BY: &str = "forebay version 2";
 
 /// The column that keys are written to.
 const KEY_COLUMN: &str = "__key__";
@@ -167,7 +167,7 @@ impl ShardWriter for ParquetWriter {
             let Some((index, column)) = index.and_then(|index| Some((index, columns.get(index)?))) else {
                 return Err(refused(&field.name, "is not among the fields of the shard"));
             };
-            if column.field.kind != field.kind {
+            if !column.field.is_like(field) {
                 return Err(refused(
                     &field.name,
                     "is of another kind than in the samples before",
@@ -363,9 +363,10 @@ fn logical_of(dtype: Dtype, unit: Unit) -> Option<LogicalType> {
 fn scalar(name: &str, dtype: Dtype, unit: Option<Unit>, repetition: Repetition) -> Result<Type> {
     let int = |bits, is_signed| Some(LogicalType::integer(bits, is_signed));
     let counted = unit.and_then(|unit| logical_of(dtype, unit));
+    let is_counted = counted.is_some();
     let (physical, logical) = match dtype {
-        Dtype::Int32 if counted.is_some() => (Physical::INT32, counted),
-        Dtype::Int64 if counted.is_some() => (Physical::INT64, counted),
+        Dtype::Int32 if is_counted => (Physical::INT32, counted),
+        Dtype::Int64 if is_counted => (Physical::INT64, counted),
         Dtype::Bool => (Physical::BOOLEAN, None),
         Dtype::Int8 => (Physical::INT32, int(8, true)),
         Dtype::Int16 => (Physical::INT32, int(16, true)),

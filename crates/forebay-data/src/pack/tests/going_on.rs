@@ -6,6 +6,7 @@ use forebay_store::wrap::{Counted, Fault, FaultPlan, Faulty, Op, When};
 use super::*;
 use crate::format::wds::WdsWriter;
 use crate::manifest::MANIFEST_NAME;
+use crate::pack::target::Contents;
 
 async fn whole(from: &Arc<dyn Store>, spec: &PackSpec) -> BTreeMap<String, Vec<u8>> {
     let to = memory_store();
@@ -193,36 +194,33 @@ async fn a_run_that_failed_before_its_first_shard_is_not_in_the_way() {
     // Every sample of MDS has every field.
     let error = run(&from, &to, &spec).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    let names: Vec<String> = contents(&*to).await.into_keys().collect();
-    assert_eq!(names, [".forebay-pack-plan.json"]);
-    // The same one fails again, and may be gone on with by itself only while it runs.
-    run(&from, &to, &spec).await.unwrap_err();
+    assert!(contents(&*to).await.is_empty());
     run(&from, &to, &small(PackFormat::Wds)).await.unwrap();
     let names: Vec<String> = written(&*to).await.into_keys().collect();
     assert_eq!(names, ["SHA256SUMS", "shard-000000.tar"]);
 }
 
-/// What a run wrote that was still under way when another shard failed is replaced, too.
+/// What others have put there meanwhile, or go on with, is left alone.
 #[tokio::test(flavor = "multi_thread")]
-async fn shards_of_a_run_that_failed_are_replaced_where_none_has_a_note() {
+async fn a_plan_is_taken_back_only_where_nothing_else_is() {
     let from = memory_store();
     folder(&*from, 20).await;
-    let (to, spec) = (memory_store(), small(PackFormat::Wds));
-    // The plan, then a shard, then no note of it.
-    let plan = FaultPlan::new(Seed(0)).with(Op::Put, When::Nth(3), Fault::Fail(ErrorKind::OutOfSpace));
-    let faulty: Arc<dyn Store> = Arc::new(Faulty::new(Arc::clone(&to), plan));
-    let alone = PackSpec {
-        threads: 1,
-        ..spec.clone()
-    };
-    run(&from, &faulty, &alone).await.unwrap_err();
-    assert!(contents(&*to).await.contains_key("shard-000000.tar"));
-    let other = PackSpec {
-        shard_bytes: 40_000,
-        ..spec
-    };
-    run(&from, &to, &other).await.unwrap();
-    assert!(written(&*to).await == whole(&from, &other).await);
+    let (spec, to) = (small(PackFormat::Wds), memory_store());
+    let plan = plan_of(&from, &spec, 1).await;
+    let target = Target::new(Arc::clone(&to), &context());
+    target.begin(&plan, &Contents::default()).await.unwrap();
+    let other = plan_of(&from, &spec, 2).await;
+    target.withdraw(&other).await.unwrap();
+    assert_eq!(contents(&*to).await.len(), 1, "of another run");
+    // Taken up by the other: no longer the first one's.
+    target.prepare(&other, false).await.unwrap();
+    target.withdraw(&plan).await.unwrap();
+    put(&*to, "shard-000000.tar", b"theirs").await;
+    target.withdraw(&other).await.unwrap();
+    assert_eq!(contents(&*to).await.len(), 2, "beside what nobody knows");
+    to.delete(&key("shard-000000.tar")).await.unwrap();
+    target.withdraw(&other).await.unwrap();
+    assert!(contents(&*to).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

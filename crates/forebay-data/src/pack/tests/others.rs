@@ -14,23 +14,18 @@ fn over(spec: &PackSpec) -> PackSpec {
     }
 }
 
-async fn plan_of(from: &Arc<dyn Store>, spec: &PackSpec) -> Plan {
-    let input = Input::open(place(from), &context(), &OpenOptions::default(), spec).await;
-    Plan::new(&input.unwrap(), spec)
-}
-
 /// Both see an empty target before either begins.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_plans_for_one_target_one_is_refused() {
     let from = memory_store();
     folder(&*from, 30).await;
     let spec = small(PackFormat::Wds);
-    let (one, two) = (plan_of(&from, &spec).await, {
+    let (one, two) = (plan_of(&from, &spec, 1).await, {
         let other = PackSpec {
             shuffle: Some(7),
             ..spec.clone()
         };
-        plan_of(&from, &other).await
+        plan_of(&from, &other, 1).await
     });
     let to = memory_store();
     let target = Target::new(Arc::clone(&to), &context());
@@ -95,7 +90,7 @@ async fn data_sets_that_were_not_packed_are_not_overwritten() {
     assert!(error.message().contains("not packed"), "{error}");
     assert!(contents(&*theirs).await == before, "nothing was touched");
     // Nor is it taken for the end of a run that did not come to it.
-    let plan = serde_json::to_vec(&plan_of(&from, &spec).await).unwrap();
+    let plan = serde_json::to_vec(&plan_of(&from, &spec, 1).await).unwrap();
     put(&*theirs, ".forebay-pack-plan.json", &plan).await;
     let error = run(&from, &theirs, &spec).await.unwrap_err();
     assert!(error.message().contains("not packed"), "{error}");
