@@ -110,7 +110,7 @@ fn run(cli: Cli, printer: &Arc<Printer>) -> (Printed<Exit>, Option<u8>) {
 }
 
 /// Descriptors that a runtime takes for itself, in pairs: where there are fewer, it panics.
-const RUNTIME_PAIRS: usize = 4;
+const RUNTIME_PAIRS: usize = 3;
 
 fn start_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let pairs = (0..RUNTIME_PAIRS).map(|_| UnixStream::pair());

@@ -11,6 +11,8 @@
 //! - **Resumable.** [`target`] keeps a plan of the run and a note of each finished shard beside the shards. A run with the same plan compares those with
 //!   their notes and goes on; another plan is refused.
 //! - **Atomic.** The manifest is written last. A target without one is not complete.
+//!
+//! Plain files are written sample by sample ([`unpack`]), and their manifest is made of what is there.
 
 mod build;
 mod chunk;
@@ -27,6 +29,7 @@ mod shards;
 mod target;
 #[cfg(test)]
 mod tests;
+mod unpack;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -123,6 +126,10 @@ impl PackSpec {
                 let message = format!("{name} must not be 0");
                 Err(Error::new(ErrorKind::InvalidInput, "pack", message).with_field(*name))
             }
+            None if self.to == PackFormat::Files && self.shuffle.is_some() => {
+                let message = "plain files have no order that could be shuffled";
+                Err(Error::new(ErrorKind::InvalidInput, "pack", message).with_field("shuffle"))
+            }
             None => Ok(()),
         }
     }
@@ -216,7 +223,10 @@ pub async fn pack(
         input,
         spec: spec.clone(),
     };
-    let packed = run.pack(notes).await;
+    let packed = match spec.to {
+        PackFormat::Files => run.unpack().await,
+        _ => run.pack(notes).await,
+    };
     if let Err(error) = &packed
         && matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported)
     {
@@ -353,22 +363,32 @@ impl Run {
         Ok(())
     }
 
-    async fn commit(&self, written: Written) -> Result<PackReport> {
-        if written.samples == 0 {
-            self.target.forget().await?;
-            let message = "no sample is left to pack";
-            let error = Error::new(ErrorKind::InvalidInput, "pack", message);
-            let unmet = self.reading.shaper.note_unmet();
-            return Err(match &self.spec.filter {
-                Some(_) => error
-                    .with_field("filter")
-                    .with_hint(unmet.unwrap_or_else(|| "the filter keeps none of them".to_owned())),
-                None => error,
-            });
+    /// That no sample remained. There is nothing to go on with, then.
+    async fn nothing_left(&self) -> Error {
+        if let Err(error) = self.target.forget().await {
+            return error;
         }
+        let error = Error::new(ErrorKind::InvalidInput, "pack", "no sample is left to pack");
+        let unmet = self.reading.shaper.note_unmet();
+        match &self.spec.filter {
+            Some(_) => error
+                .with_field("filter")
+                .with_hint(unmet.unwrap_or_else(|| "the filter keeps none of them".to_owned())),
+            None => error,
+        }
+    }
+
+    fn note_unmet(&self) {
         if let Some(unmet) = self.reading.shaper.note_unmet() {
             self.spec.progress.noted(&unmet);
         }
+    }
+
+    async fn commit(&self, written: Written) -> Result<PackReport> {
+        if written.samples == 0 {
+            return Err(self.nothing_left().await);
+        }
+        self.note_unmet();
         if !written.entries.is_empty() {
             let index = mds::Index {
                 shards: written.entries,

@@ -10,8 +10,8 @@ use super::FormatArgs;
 /// `forebay pack`.
 #[derive(Debug, Args)]
 pub(crate) struct PackArgs {
-    /// Format to write
-    #[arg(long, value_name = "FORMAT", value_parser = ["wds", "mds", "tfrecord", "parquet", "tokens"])]
+    /// Format to write; tokens: Megatron's .bin and .idx, raw: .bin alone, of samples of one length, files: a plain file for every field
+    #[arg(long, value_name = "FORMAT", value_parser = ["wds", "mds", "tfrecord", "parquet", "tokens", "raw", "files"])]
     pub(crate) to: String,
     /// Longest shard, before compression
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
@@ -40,7 +40,7 @@ pub(crate) struct PackArgs {
     /// Leave the keys of samples behind; where the format must have some, they are numbers
     #[arg(long)]
     pub(crate) drop_keys: bool,
-    /// Type of tokens in the target, such as uint16 or int32, for --to tokens
+    /// Type of tokens in the target, such as uint16 or int32, for --to tokens and --to raw
     #[arg(long, value_name = "TYPE")]
     pub(crate) token_dtype: Option<String>,
     /// Shards built at once, as far as --memory allows; one per core unless given

@@ -154,6 +154,33 @@ fn an_index_beside_images_changes_nothing_that_is_packed() {
 }
 
 #[test]
+fn what_was_packed_becomes_files_again() {
+    let sandbox = Sandbox::new();
+    for name in ["a/0.txt", "a/0.seg.dat", "b/1.txt", "b/1.json"] {
+        sandbox.file(&format!("raw/{name}"), 300);
+    }
+    sandbox.run(["pack", "raw", "tars", "--to", "wds"]).exits(0);
+    let done = sandbox
+        .run(["pack", "tars", "again", "--to", "files", "--json"])
+        .exits(0);
+    assert_eq!(done.json()["samples"], 2);
+    for name in ["a/0.txt", "a/0.seg.dat", "b/1.txt", "b/1.json"] {
+        assert_eq!(
+            sandbox.read(&format!("again/{name}")),
+            sandbox.read(&format!("raw/{name}")),
+            "{name}"
+        );
+    }
+    sandbox.run(["verify", "again"]).exits(0);
+    let streamed = sandbox.run(["stream", "again", "--keys"]).exits(0);
+    assert_eq!(streamed.out, "a/0\nb/1\n");
+    sandbox
+        .run(["pack", "tars", "again", "--to", "files"])
+        .exits(2)
+        .says(&["there is a data set already"]);
+}
+
+#[test]
 fn few_descriptors_are_enough() {
     let sandbox = Sandbox::new();
     for index in 0..5000 {

@@ -342,7 +342,7 @@ fn number(text: &str, start: usize, chars: &mut Chars<'_>, at: usize) -> Result<
         .chars()
         .all(|char| char.is_ascii_digit() || matches!(char, '.' | '-' | '+' | 'e' | 'E'));
     match word.parse::<f64>() {
-        Ok(float) if is_decimal && float.is_finite() => Ok(Literal::Float(float, word.to_owned())),
+        Ok(float) if is_decimal && float.is_finite() => Ok(Literal::Float(float, word)),
         _ => Err(invalid(at, &format!("`{}` is not a number", word.escape_debug()))),
     }
 }

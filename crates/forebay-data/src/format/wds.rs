@@ -26,7 +26,7 @@ use crate::source::ShardSource;
 
 pub use scan::WdsScan;
 pub use write::WdsWriter;
-pub(crate) use write::{archive_bytes, sample_bytes};
+pub(crate) use write::{archive_bytes, file_name, sample_bytes};
 
 /// Everything in a tar lies at a multiple of this.
 const BLOCK_BYTES: usize = 512;

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Key, Result, Span};
-use forebay_store::{Context, PutMode, PutOptions, Store, StoreExt};
+use forebay_store::{Context, PutDone, PutMode, PutOptions, Store, StoreExt};
 
 use super::{SUMS_NAME, Shard, read_object};
 use crate::source::ShardSource;
@@ -63,7 +63,7 @@ async fn put(
     context: &Context,
 ) -> Result<Sums> {
     let key = manifest.parent().join(&Key::parse(SUMS_NAME)?);
-    if put_if_absent(&**store, &key, text.as_bytes()).await? {
+    if put_if_absent(&**store, &key, text.as_bytes()).await?.is_some() {
         return Ok(Sums::Written);
     }
     let longest = text.len().max(earlier.map_or(0, str::len));
@@ -82,21 +82,22 @@ async fn put(
 }
 
 /// Write an object that must not be there; false where it is. A store that cannot tell is asked before.
-pub(crate) async fn put_if_absent(store: &dyn Store, key: &Key, bytes: &[u8]) -> Result<bool> {
+pub(crate) async fn put_if_absent(store: &dyn Store, key: &Key, bytes: &[u8]) -> Result<Option<PutDone>> {
     let options = PutOptions {
         mode: PutMode::IfAbsent,
         ..PutOptions::default()
     };
-    let Err(error) = store.put_bytes(key, bytes, &options).await else {
-        return Ok(true);
+    let error = match store.put_bytes(key, bytes, &options).await {
+        Ok(done) => return Ok(Some(done)),
+        Err(error) => error,
     };
     match error.kind() {
-        ErrorKind::AlreadyExists => Ok(false),
+        ErrorKind::AlreadyExists => Ok(None),
         ErrorKind::Unsupported => match store.head(key).await {
-            Ok(_) => Ok(false),
+            Ok(_) => Ok(None),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                store.put_bytes(key, bytes, &PutOptions::default()).await?;
-                Ok(true)
+                let done = store.put_bytes(key, bytes, &PutOptions::default()).await?;
+                Ok(Some(done))
             }
             Err(error) => Err(error),
         },

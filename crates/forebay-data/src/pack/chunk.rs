@@ -129,6 +129,12 @@ impl Chunk {
         self.values.get(start..end).unwrap_or_default()
     }
 
+    /// The values of a sample, with the numbers of their fields.
+    pub(super) fn slices(&self, index: usize) -> impl Iterator<Item = (usize, Bytes)> {
+        let placed = self.values(index).iter();
+        placed.map(|value| (value.field, self.data.slice(value.start..value.start + value.len)))
+    }
+
     /// Hand a sample to `take`, with its fields among `fields`.
     pub(super) fn with<T>(
         &self,

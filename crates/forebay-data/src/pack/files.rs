@@ -61,7 +61,7 @@ impl FilesInput {
         spec: &PackSpec,
     ) -> Result<Self> {
         let fields = || match spec.to {
-            PackFormat::Wds => ImageFields::webdataset(),
+            PackFormat::Wds | PackFormat::Files => ImageFields::webdataset(),
             _ => ImageFields::arrays(),
         };
         let layout = FileLayout::of(format, fields)?;

@@ -40,11 +40,23 @@ pub enum PackFormat {
     Parquet,
     /// Tokens, as Megatron has them.
     Tokens,
+    /// Tokens and nothing else: samples of one length, one after the other.
+    Raw,
+    /// Plain files.
+    Files,
 }
 
 impl PackFormat {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Wds, Self::Mds, Self::TfRecord, Self::Parquet, Self::Tokens];
+    pub const ALL: [Self; 7] = [
+        Self::Wds,
+        Self::Mds,
+        Self::TfRecord,
+        Self::Parquet,
+        Self::Tokens,
+        Self::Raw,
+        Self::Files,
+    ];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
@@ -54,6 +66,8 @@ impl PackFormat {
             Self::TfRecord => "tfrecord",
             Self::Parquet => "parquet",
             Self::Tokens => "tokens",
+            Self::Raw => "raw",
+            Self::Files => "files",
         }
     }
 
@@ -78,6 +92,8 @@ pub(super) struct Output {
     /// Settings, and a writer without samples to ask for sizes.
     mds: Option<(Settings, MdsWriter)>,
     dtype: Dtype,
+    /// Tokens of every sample, of raw ones.
+    window: u64,
     /// Fields of TFRecord that are messages of lists.
     lists: Vec<String>,
 }
@@ -116,8 +132,12 @@ impl Output {
             _ => None,
         };
         let dtype = match format {
-            PackFormat::Tokens => tokens_of(&fields, dtype)?,
+            PackFormat::Tokens | PackFormat::Raw => tokens_of(&fields, dtype, format)?,
             _ => Dtype::Uint8,
+        };
+        let window = match format {
+            PackFormat::Raw => window_of(&fields)?,
+            _ => 1,
         };
         if format == PackFormat::Parquet {
             // Fields that it cannot hold are known now.
@@ -142,6 +162,7 @@ impl Output {
             shard_bytes,
             mds,
             dtype,
+            window,
             lists,
         })
     }
@@ -161,11 +182,16 @@ impl Output {
 
     /// True when a sample can be found by its key, so that each must have one of its own.
     pub(super) fn has_keys(&self) -> bool {
-        self.has_key_field || self.format == PackFormat::Wds
+        self.has_key_field || matches!(self.format, PackFormat::Wds | PackFormat::Files)
     }
 
     /// What the manifest says.
     pub(super) fn spec(&self) -> FormatSpec {
+        if self.format == PackFormat::Raw {
+            return FormatSpec::new(PackFormat::Tokens.name())
+                .with("tokens", self.window)
+                .with("dtype", self.dtype.name());
+        }
         let spec = FormatSpec::new(self.format.name());
         if self.lists.is_empty() {
             spec
@@ -182,7 +208,13 @@ impl Output {
             PackFormat::TfRecord => Arc::new(self.tfrecord()),
             PackFormat::Parquet => Arc::new(Parquet::default()),
             PackFormat::Tokens => Arc::new(Tokens::new(None, Cut::Documents)?),
+            PackFormat::Raw => Arc::new(self.raw()?),
+            PackFormat::Files => return Err(refused("plain files are no shards".to_owned())),
         })
+    }
+
+    fn raw(&self) -> Result<Tokens> {
+        Tokens::new(Some(self.dtype), Cut::Windows(self.window))
     }
 
     fn tfrecord(&self) -> TfRecord {
@@ -202,8 +234,8 @@ impl Output {
                 empty.bytes_with(sample).saturating_sub(empty.shard_bytes())
             }
             (PackFormat::TfRecord, _) => TfRecordWriter::new().bytes_with(sample),
-            (PackFormat::Tokens, _) => TokensWriter::new(self.dtype).bytes_with(sample),
-            (PackFormat::Parquet | PackFormat::Mds, _) => sample
+            (PackFormat::Tokens | PackFormat::Raw, _) => TokensWriter::new(self.dtype).bytes_with(sample),
+            (PackFormat::Parquet | PackFormat::Mds | PackFormat::Files, _) => sample
                 .fields
                 .iter()
                 .map(|(_, value)| value.len() as u64 + 4)
@@ -235,6 +267,8 @@ impl Output {
             (PackFormat::Mds, Some((settings, _))) => Box::new(settings.writer()?),
             (PackFormat::TfRecord, _) => Box::new(TfRecordWriter::new()),
             (PackFormat::Tokens, _) => Box::new(MegatronWriter::new(self.dtype)?),
+            (PackFormat::Raw, _) => Box::new(TokensWriter::new(self.dtype)),
+            (PackFormat::Files, _) => return Err(refused("plain files are no shards".to_owned())),
             (PackFormat::Parquet | PackFormat::Mds, _) => {
                 let options = ParquetOptions {
                     zstd_level: self.zstd_level,
@@ -270,7 +304,8 @@ impl Output {
             PackFormat::Mds => mds::shard_name(number),
             PackFormat::TfRecord => format!("shard-{number:06}.tfrecord"),
             PackFormat::Parquet => format!("shard-{number:06}.parquet"),
-            PackFormat::Tokens => format!("shard-{number:06}.bin"),
+            PackFormat::Tokens | PackFormat::Raw => format!("shard-{number:06}.bin"),
+            PackFormat::Files => format!("files-{number:06}"),
         }
     }
 
@@ -324,6 +359,8 @@ impl Output {
                 let idx = sides.first().map_or(&[][..], |(_, idx)| idx);
                 Tokens::new(None, Cut::Documents)?.start_megatron(idx, raw.len() as u64)?
             }
+            PackFormat::Raw => self.raw()?.start_raw()?,
+            PackFormat::Files => return Err(refused("plain files are no shards".to_owned())),
         })
     }
 
@@ -365,7 +402,8 @@ fn compression_of(format: PackFormat, name: &str) -> Result<Compression> {
         ),
         PackFormat::TfRecord => (&[Codec::Gzip], "there is gz:0-9 for it"),
         PackFormat::Parquet => (&[Codec::Zstd], "there is zstd:1-22 for it"),
-        PackFormat::Tokens => (&[], "tokens are mapped into memory as they are"),
+        PackFormat::Tokens | PackFormat::Raw => (&[], "tokens are mapped into memory as they are"),
+        PackFormat::Files => (&[], "plain files are written as they are"),
     };
     if let Some(asked) = asked.filter(|asked| possible.contains(&asked.codec())) {
         return Ok(asked);
@@ -396,11 +434,33 @@ fn mds_of(
     Ok((settings, empty))
 }
 
+/// Tokens of every sample, where the only field says how many.
+fn window_of(fields: &[Field]) -> Result<u64> {
+    let count = fields.first().and_then(|field| match &field.kind {
+        Kind::Array { shape, .. } => shape.iter().try_fold(1u64, |count, dim| count.checked_mul(*dim)),
+        _ => None,
+    });
+    count.filter(|count| *count > 0).ok_or_else(|| {
+        let name = fields.first().map_or("", |field| &field.name);
+        let message = format!(
+            "samples of field '{}' have no fixed number of tokens, and raw tokens do not tell where one ends",
+            name.escape_debug()
+        );
+        refused(message)
+            .with_field("to")
+            .with_hint("--to tokens keeps an index beside them")
+    })
+}
+
 /// The type of the tokens in the only field.
-fn tokens_of(fields: &[Field], asked: Option<Dtype>) -> Result<Dtype> {
+fn tokens_of(fields: &[Field], asked: Option<Dtype>, format: PackFormat) -> Result<Dtype> {
     let [field] = fields else {
         let names: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
-        let message = format!("format tokens holds one field, and there are {}", names.len());
+        let message = format!(
+            "format {} holds one field, and there are {}",
+            format.name(),
+            names.len()
+        );
         return Err(refused(message).with_field("fields").with_hint(format!(
             "choose one with --fields; there are: {}",
             names.join(", ")
@@ -418,6 +478,9 @@ fn tokens_of(fields: &[Field], asked: Option<Dtype>) -> Result<Dtype> {
         }
     };
     let dtype = asked.unwrap_or(own);
+    if format == PackFormat::Raw {
+        return Ok(dtype);
+    }
     // What Megatron has no code for is known now.
     MegatronWriter::new(dtype)
         .map(|_| dtype)

@@ -81,7 +81,11 @@ impl Shaper {
     pub(super) fn new(schema: &Schema, source: Source, spec: &PackSpec) -> Result<Self> {
         let key_field = key_field(schema.fields());
         let keeps_keys = !spec.drop_keys && (source.is_named || key_field.is_some());
-        let has_key_field = keeps_keys && !matches!(spec.to, PackFormat::Wds | PackFormat::Tokens);
+        let has_key_field = keeps_keys
+            && !matches!(
+                spec.to,
+                PackFormat::Wds | PackFormat::Tokens | PackFormat::Raw | PackFormat::Files
+            );
         let chosen = chosen(schema, key_field, spec.fields.as_deref())?;
         let mut fields: Vec<Field> = Vec::new();
         fields.extend(has_key_field.then(|| Field::new(KEY_FIELD, Kind::Text)));
@@ -275,8 +279,8 @@ fn chosen(schema: &Schema, key_field: Option<usize>, wanted: Option<&[String]>) 
 /// A field as it is written.
 fn written(field: &Field, source: Source, to: PackFormat) -> (Field, How) {
     match to {
-        PackFormat::Wds if source.is_image_folder => written_image_folder(field),
-        PackFormat::Wds => written_wds(field),
+        PackFormat::Wds | PackFormat::Files if source.is_image_folder => written_image_folder(field),
+        PackFormat::Wds | PackFormat::Files => written_wds(field),
         PackFormat::Parquet => match tf_list(&field.kind) {
             Some(dtype) => (Field::new(&field.name, Kind::List { dtype }), How::List),
             None => (field.clone(), How::AsIs),

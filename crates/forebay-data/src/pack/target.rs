@@ -162,7 +162,10 @@ impl Target {
     /// Put the plan where none was `seen`, unless somebody else is faster; gives the notes there are.
     pub(super) async fn begin(&self, plan: &Plan, seen: &Contents) -> Result<Vec<Key>> {
         let key = notes_key(PLAN_NAME)?;
-        if !put_if_absent(&*self.store, &key, &json_of(plan)?).await? {
+        if put_if_absent(&*self.store, &key, &json_of(plan)?)
+            .await?
+            .is_none()
+        {
             let contents = self.contents().await?;
             self.take_up(plan, &contents).await?;
             return Ok(contents.notes);
@@ -355,7 +358,7 @@ impl Target {
     /// Write the list of shards of MDS. A run that ended early may have written the same; anybody else's stays.
     pub(super) async fn put_index(&self, index: &[u8]) -> Result<()> {
         let key = Key::parse(INDEX_NAME)?;
-        if put_if_absent(&*self.store, &key, index).await? {
+        if put_if_absent(&*self.store, &key, index).await?.is_some() {
             return Ok(());
         }
         let found = read_small(&self.store, &key, index.len() as u64, &self.context).await?;

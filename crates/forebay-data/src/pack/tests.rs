@@ -6,6 +6,7 @@ mod others;
 mod parts;
 mod refused;
 mod round_trip;
+mod unpacked;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -233,6 +233,16 @@ fn is_readable(key: &str, field: &str, name: &str) -> bool {
         && name.len() <= NAME_WRITTEN_BYTES_MAX
 }
 
+/// The name of the file that a field of a sample is, checked as one in an archive.
+pub(crate) fn file_name(key: &str, field: &str) -> Result<String> {
+    let name = member_name(key, field);
+    if !is_readable(key, field, &name) {
+        check_key(key)?;
+        check_field(key, field)?;
+    }
+    Ok(name)
+}
+
 /// Refuse a key that would not be read as this key, or is a trap for those who unpack the archive.
 fn check_key(key: &str) -> Result<()> {
     let wrong = if key.is_empty() {
