@@ -176,7 +176,7 @@ fn what_was_packed_becomes_files_again() {
     assert_eq!(streamed.out, "a/0\nb/1\n");
     sandbox
         .run(["pack", "tars", "again", "--to", "files"])
-        .exits(2)
+        .exits(1)
         .says(&["there is a data set already"]);
 }
 
