@@ -345,7 +345,8 @@ def stream(
         save_index: keep the index that is made where there is none, beside the shards
         trace: file for a trace of the pipeline, for Chrome or Perfetto
         pin: functions that pin and unpin the memory of batches, each called with an address and a size;
-            ``StreamLoader(pin_memory=True)`` gives those of CUDA
+            ``StreamLoader`` with a CUDA ``device`` gives those of CUDA. Its ``pin_memory`` without a device
+            does not: it copies each batch to pinned memory of torch's own
         transform: called with each batch; what it returns is what the stream gives
         decode: how fields are decoded, such as
             ``{"jpg": "image:rrc:224,flip,normalize", "cls": "int", "json": "json", "txt": "text"}``.
