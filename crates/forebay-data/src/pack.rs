@@ -71,6 +71,8 @@ pub struct PackSpec {
     pub samples_per_shard: Option<u64>,
     /// Compression of shards (`gz`, `zstd:7`), where the format has it.
     pub compression: Option<String>,
+    /// Checksums of shards for index.json, where the format has one: MDS.
+    pub hashes: Vec<mds::HashName>,
     /// Shuffle, by this seed.
     pub shuffle: Option<u64>,
     /// Only samples that pass this filter.
@@ -101,6 +103,7 @@ impl PackSpec {
             shard_bytes: SHARD_BYTES,
             samples_per_shard: None,
             compression: None,
+            hashes: Vec::new(),
             shuffle: None,
             filter: None,
             limit: None,
@@ -354,7 +357,13 @@ impl Run {
         let samples = tabulated.table.samples();
         written.manifest.add(meta, tabulated).await?;
         let output = self.reading.shaper.output();
-        let entry = output.entry(written.shards, samples, tabulated.raw_bytes, meta.size)?;
+        let entry = output.entry(
+            written.shards,
+            samples,
+            tabulated.raw_bytes,
+            meta.size,
+            built.hashes,
+        )?;
         written.entries.extend(entry);
         written.shards += 1;
         written.samples += samples;

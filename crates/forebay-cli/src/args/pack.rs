@@ -22,6 +22,9 @@ pub(crate) struct PackArgs {
     /// Compress shards, such as gz, zstd or zstd:7; wds: gz, zstd; mds: also br, bz2, snappy; tfrecord: gz; parquet: zstd
     #[arg(long, value_name = "NAME")]
     pub(crate) compression: Option<String>,
+    /// Checksums of shards for index.json, for --to mds: any of hashlib's and xxhash's, such as sha1 or xxh64, with commas between them
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub(crate) hashes: Vec<String>,
     /// Shuffle the samples, by --seed alone
     #[arg(long)]
     pub(crate) shuffle: bool,

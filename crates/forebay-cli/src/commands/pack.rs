@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use forebay_core::{ByteSize, Clock, Error, ErrorKind, Rate, Result, SystemClock};
 use forebay_data::dataset::{OpenOptions, Progress};
+use forebay_data::format::mds::HashName;
 use forebay_data::manifest::{SUMS_NAME, Sums};
 use forebay_data::pack::{PackFormat, PackReport, PackSpec, pack};
 use forebay_store::{Context, open};
@@ -70,6 +71,7 @@ fn spec(args: &PackArgs, progress: Arc<dyn Progress>) -> Result<PackSpec> {
         shard_bytes: args.shard_size.0,
         samples_per_shard: args.samples_per_shard,
         compression: args.compression.clone(),
+        hashes: hashes(&args.hashes)?,
         shuffle: args.shuffle.then_some(args.seed),
         filter: args.filter.clone(),
         limit: args.limit,
@@ -82,6 +84,20 @@ fn spec(args: &PackArgs, progress: Arc<dyn Progress>) -> Result<PackSpec> {
         progress,
         ..usual
     })
+}
+
+/// Checksums by name.
+fn hashes(names: &[String]) -> Result<Vec<HashName>> {
+    let found = names.iter().map(|name| {
+        HashName::find(name).ok_or_else(|| {
+            let known: Vec<&str> = HashName::ALL.iter().map(|known| known.name()).collect();
+            let message = format!("the checksum '{}' is not known", name.escape_debug());
+            Error::new(ErrorKind::InvalidInput, "arguments", message)
+                .with_field("hashes")
+                .with_hint(format!("there are {}", known.join(", ")))
+        })
+    });
+    found.collect()
 }
 
 /// What was written stays: the same command goes on from there.

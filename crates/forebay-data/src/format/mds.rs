@@ -35,8 +35,8 @@ pub use self::config::Column;
 pub use self::encoding::{Encoding, ListOf};
 pub use self::hash::{HashName, Hasher};
 pub use self::index::{FileEntry, INDEX_BYTES_MAX, Index, ShardEntry};
-pub(crate) use self::writer::shard_name;
 pub use self::writer::{MdsWriter, SIZE_LIMIT_BYTES, Sealed, Settings};
+pub(crate) use self::writer::{ShardHashes, shard_name};
 
 use self::config::{Config, OP, corrupt};
 use self::hash::Checks;

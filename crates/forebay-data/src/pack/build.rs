@@ -24,6 +24,7 @@ use super::jobs::Job;
 use super::output::{Output, Sealed};
 use super::target::{Note, Target, hex};
 use crate::codec::Codec;
+use crate::format::mds::ShardHashes;
 use crate::format::{Scan, ShardWriter, Tabulated, sha256_of};
 use crate::table::Table;
 
@@ -38,6 +39,8 @@ const PARTS_MAX: u64 = 10_000;
 pub(super) struct Built {
     pub(super) meta: ObjectMeta,
     pub(super) tabulated: Tabulated,
+    /// What its list of shards says of it.
+    pub(super) hashes: ShardHashes,
     /// Which way its bytes went.
     pub(super) ledger: Ledger,
 }
@@ -64,6 +67,7 @@ struct Made {
     positions: Range<u64>,
     /// What the end of it told, of a shard that was put together there: its table, its bytes before compression, and how it is compressed.
     whole: Option<(Table, u64, Codec)>,
+    hashes: ShardHashes,
 }
 
 /// What its parts told.
@@ -106,10 +110,12 @@ impl Builder {
             samples: table.samples(),
             start: made.positions.start,
             end: made.positions.end,
+            hashes: made.hashes.clone(),
         };
         self.target.note(&note).await?;
         Ok(Built {
             meta,
+            hashes: made.hashes,
             tabulated: Tabulated {
                 has_sums: false,
                 table,
@@ -159,8 +165,12 @@ impl Builder {
                 return Ok(None);
             }
         }
-        let whole = sealed.whole;
-        Ok(Some(Made { positions, whole }))
+        let (whole, hashes) = (sealed.whole, sealed.hashes);
+        Ok(Some(Made {
+            positions,
+            whole,
+            hashes,
+        }))
     }
 
     /// Look at all parts on their way; `None` where they end early, or nobody takes them.

@@ -10,7 +10,7 @@ use forebay_io::{Buf, BufPool};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Codec;
-use crate::format::mds::{self, Compression, Mds, MdsWriter, Settings, ShardEntry};
+use crate::format::mds::{self, Compression, HashName, Mds, MdsWriter, Settings, ShardEntry, ShardHashes};
 use crate::format::parquet::{File, Parquet, ParquetOptions, ParquetWriter};
 use crate::format::tfrecord::{Records, TfRecord, TfRecordWriter};
 use crate::format::tokens::{Cut, MegatronWriter, Tokens, TokensWriter};
@@ -110,6 +110,8 @@ pub(super) struct Sealed {
     pub(super) sides: Vec<(Key, Vec<u8>)>,
     /// Its table, its bytes before compression, and how it is compressed, where it was put together at its end.
     pub(super) whole: Option<(Table, u64, Codec)>,
+    /// What its list of shards says of it, where checksums are asked for.
+    pub(super) hashes: ShardHashes,
 }
 
 impl Output {
@@ -165,6 +167,23 @@ impl Output {
             window,
             lists,
         })
+    }
+
+    /// Put these checksums of every shard into its list of shards.
+    pub(super) fn with_hashes(mut self, hashes: &[HashName]) -> Result<Self> {
+        if hashes.is_empty() {
+            return Ok(self);
+        }
+        let Some((settings, _)) = self.mds else {
+            let message = format!("format {} has no place for hashes", self.format.name());
+            return Err(refused(message).with_field("hashes").with_hint(
+                "they are for mds; every packed data set has the SHA-256 of its shards in its manifest and in SHA256SUMS",
+            ));
+        };
+        let settings = settings.with_hashes(hashes.iter().copied());
+        let empty = settings.writer()?;
+        self.mds = Some((settings, empty));
+        Ok(self)
     }
 
     pub(super) fn fields(&self) -> &[Field] {
@@ -324,6 +343,7 @@ impl Output {
                 stored: rest,
                 sides: Vec::new(),
                 whole: None,
+                hashes: ShardHashes::default(),
             });
         }
         let raw = rest.clone().into_bytes();
@@ -334,6 +354,12 @@ impl Output {
             Some(compression) => (Buf::copy_of(&compression.compress(&raw)?)?, compression.codec()),
             None => (rest, Codec::None),
         };
+        let hashes = self
+            .mds
+            .as_ref()
+            .map_or_else(ShardHashes::default, |(settings, _)| {
+                settings.hashes_of(&raw, (codec != Codec::None).then_some(&stored))
+            });
         let key = self.key(number)?;
         let stem = key.as_str().rsplit_once('.').map_or("", |(stem, _)| stem);
         let sides = sides
@@ -343,6 +369,7 @@ impl Output {
             sides: sides.collect::<Result<_>>()?,
             stored,
             whole: Some((table, raw.len() as u64, codec)),
+            hashes,
         })
     }
 
@@ -371,9 +398,10 @@ impl Output {
         samples: u64,
         raw: u64,
         stored: u64,
+        hashes: ShardHashes,
     ) -> Result<Option<ShardEntry>> {
         match &self.mds {
-            Some((settings, _)) => settings.entry(number, samples, raw, stored).map(Some),
+            Some((settings, _)) => settings.entry(number, samples, raw, stored, hashes).map(Some),
             None => Ok(None),
         }
     }

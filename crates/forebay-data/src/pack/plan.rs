@@ -1,6 +1,6 @@
 //! The plan of a run: what is packed, and how. It is put beside the shards, and whoever goes on with them must have the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -43,10 +43,15 @@ impl Plan {
             "drop_keys": spec.drop_keys,
             "token_dtype": spec.dtype.map(Dtype::name),
         });
-        let settings = match settings {
+        let mut settings: BTreeMap<String, Value> = match settings {
             Value::Object(settings) => settings.into_iter().collect(),
             _ => BTreeMap::new(),
         };
+        // Only where there are some: a plan that was put before there were any is still the same.
+        if !spec.hashes.is_empty() {
+            let names: BTreeSet<&str> = spec.hashes.iter().map(|hash| hash.name()).collect();
+            settings.insert("hashes".to_owned(), json!(names));
+        }
         Self {
             version: PLAN_VERSION,
             settings,

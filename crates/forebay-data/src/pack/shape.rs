@@ -108,7 +108,8 @@ impl Shaper {
             spec.compression.as_deref(),
             spec.shard_bytes,
             spec.dtype,
-        )?;
+        )?
+        .with_hashes(&spec.hashes)?;
         Ok(Self {
             moves,
             kinds: schema.fields().iter().map(|field| field.kind.clone()).collect(),

@@ -68,6 +68,9 @@ pub(super) struct Note {
     /// Positions of the input that it covers.
     pub(super) start: u64,
     pub(super) end: u64,
+    /// Checksums for the list of shards of MDS: of both its files, of which only one is there to be read again.
+    #[serde(default)]
+    pub(super) hashes: mds::ShardHashes,
 }
 
 /// What was found in a target.
@@ -344,6 +347,7 @@ impl Target {
         }
         Ok(Some(Built {
             meta,
+            hashes: note.hashes.clone(),
             tabulated,
             ledger: Ledger::default(),
         }))

@@ -1,6 +1,7 @@
 //! Packing in memory and on disk: what comes back, that it is always the same, and what is refused.
 
 mod going_on;
+mod hashes;
 mod memory_bound;
 mod others;
 mod parts;

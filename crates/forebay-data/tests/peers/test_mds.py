@@ -165,12 +165,32 @@ class OurShards(Case):
     def test_compressions_are_read_mds(self):
         theirs = self.place("theirs")
         write(theirs, rows(), COLUMNS)
-        for compression in ["br", "bz2", "gz", "snappy", "zstd", "zstd:19"]:
+        compressions = [None, "br", "bz2", "gz", "snappy", "zstd", "zstd:19"]
+        hashes = ["sha1", "xxh64", "md5", "sha256", "blake2b", "xxh3_128", "xxh32"]
+        for compression, name in zip(compressions, hashes, strict=True):
+            with self.subTest(compression=compression, hash=name):
+                options = ["--compression", compression] if compression else []
+                ours = self.pack(
+                    theirs, "mds", "--hashes", f"{name},sha224", "--shard-size", 1 << 16, *options
+                )
+                for shard in json.loads((ours / "index.json").read_text())["shards"]:
+                    self.assertEqual(shard["hashes"], sorted([name, "sha224"]))
+                    self.assertEqual(bool(shard["zip_data"]), bool(compression))
+                self.assert_plain(self.read(ours, validate_hash=name), rows())
+
+    def test_hashes_are_compared_by_their_reader_mds(self):
+        theirs = self.place("theirs")
+        write(theirs, rows(), COLUMNS)
+        for compression in [None, "zstd"]:
             with self.subTest(compression=compression):
-                ours = self.pack(theirs, "mds", "--compression", compression, "--shard-size", 1 << 16)
-                hashes = json.loads((ours / "index.json").read_text())["shards"][0]["hashes"]
-                found = self.read(ours, validate_hash=hashes[0] if hashes else None)
-                self.assert_plain(found, rows())
+                options = ["--compression", compression] if compression else []
+                ours = self.pack(theirs, "mds", "--hashes", "sha1", "--shard-size", 1 << 16, *options)
+                index = json.loads((ours / "index.json").read_text())
+                for shard in index["shards"]:
+                    shard["zip_data" if compression else "raw_data"]["hashes"]["sha1"] = "0" * 40
+                (ours / "index.json").write_text(json.dumps(index))
+                with self.assertRaises(ValueError):
+                    self.read(ours, validate_hash="sha1")
 
     def test_tars_are_read_mds(self):
         import webdataset

@@ -8,10 +8,12 @@ use std::fmt::Write as _;
 
 use digest::Digest;
 use forebay_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
 use xxhash_rust::{xxh3, xxh32, xxh64};
 
 /// A checksum by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the names are those of the algorithms")]
 pub enum HashName {
     Blake2b,
@@ -78,10 +80,14 @@ impl HashName {
         }
     }
 
-    /// The checksum of that name.
+    /// The checksum of that name, where there is one.
+    pub fn find(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|known| known.name() == name)
+    }
+
+    /// The checksum of that name in index.json.
     pub fn parse(name: &str) -> Result<Self> {
-        let found = Self::ALL.iter().copied().find(|known| known.name() == name);
-        found.ok_or_else(|| {
+        Self::find(name).ok_or_else(|| {
             let message = format!("the checksum '{}' is not known", name.escape_debug());
             Error::new(ErrorKind::Unsupported, "read mds", message)
                 .with_hint("remove it from the hashes of index.json, or read without index.json")
@@ -267,6 +273,7 @@ mod tests {
         let long: Vec<u8> = (0..100_000u32).map(|index| (index % 251) as u8).collect();
         for name in HashName::ALL {
             assert_eq!(HashName::parse(name.name()).unwrap(), *name);
+            assert_eq!(serde_json::to_value(name).unwrap(), name.name());
             for (bytes, expected) in [&b"forebay"[..], &long].into_iter().zip(&digests[name.name()]) {
                 let mut hasher = Hasher::new(*name);
                 for piece in bytes.chunks(777) {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Key, Result};
 use forebay_io::Buf;
+use serde::{Deserialize, Serialize};
 
 use super::compression::Compression;
 use super::config::{Column, Columns, Config, FORMAT, VERSION};
@@ -49,6 +50,13 @@ pub struct Sealed {
     pub bytes: Vec<u8>,
     /// What index.json says of it; its [`stored`](ShardEntry::stored) file has the name to store it under.
     pub entry: ShardEntry,
+}
+
+/// Checksums of the two files a shard can be: without compression, and with it where there is one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ShardHashes {
+    raw: Vec<(HashName, String)>,
+    zip: Vec<(HashName, String)>,
 }
 
 impl Settings {
@@ -141,67 +149,59 @@ impl Settings {
         let Some(samples) = samples else {
             return Err(Error::new(ErrorKind::Internal, OP, "a shard without a header"));
         };
-        let name = shard_name(number);
-        let raw_entry = self.file(&name, &raw)?;
-        let (bytes, zip) = match self.compression {
-            Some(compression) => {
-                let bytes = compression.compress(&raw)?;
-                let name = format!("{name}.{}", compression.extension());
-                let entry = self.file(&name, &bytes)?;
-                (bytes, Some(entry))
-            }
-            None => (raw, None),
-        };
-        let entry = ShardEntry {
-            columns: Arc::clone(&self.columns),
-            compression: self.compression,
-            hashes: self.hashes.clone(),
-            size_limit: self.size_limit,
-            samples: u64::from(samples),
-            raw: raw_entry,
-            zip,
-        };
+        let (samples, raw_bytes) = (u64::from(samples), raw.len() as u64);
+        let zip = self
+            .compression
+            .map(|compression| compression.compress(&raw))
+            .transpose()?;
+        let hashes = self.hashes_of(&raw, zip.as_deref());
+        let bytes = zip.unwrap_or(raw);
+        let entry = self.entry(number, samples, raw_bytes, bytes.len() as u64, hashes)?;
         Ok(Sealed { bytes, entry })
     }
 
-    /// What index.json says of shard `number`, of so many bytes before and after compression, where no checksums are asked for.
+    /// The checksums that are asked for, of a shard and of what it is compressed to.
+    pub(crate) fn hashes_of(&self, raw: &[u8], zip: Option<&[u8]>) -> ShardHashes {
+        let of = |bytes: &[u8]| {
+            let hashes = self.hashes.iter().map(|name| {
+                let mut hasher = Hasher::new(*name);
+                hasher.update(bytes);
+                (*name, hasher.finish())
+            });
+            hashes.collect()
+        };
+        ShardHashes {
+            raw: of(raw),
+            zip: zip.map(of).unwrap_or_default(),
+        }
+    }
+
+    /// What index.json says of shard `number`, of so many bytes before and after compression.
     pub(crate) fn entry(
         &self,
         number: u64,
         samples: u64,
         raw_bytes: u64,
         stored_bytes: u64,
+        hashes: ShardHashes,
     ) -> Result<ShardEntry> {
         let name = shard_name(number);
-        let file = |name: &str, bytes| {
-            let (key, hashes) = (Key::parse(name)?, Vec::new());
+        let file = |name: &str, bytes, hashes| {
+            let key = Key::parse(name)?;
             Ok(FileEntry { key, bytes, hashes })
         };
         let zip = self.compression.map(|compression| {
             let name = format!("{name}.{}", compression.extension());
-            file(&name, stored_bytes)
+            file(&name, stored_bytes, hashes.zip)
         });
         Ok(ShardEntry {
             columns: Arc::clone(&self.columns),
             compression: self.compression,
-            hashes: Vec::new(),
+            hashes: self.hashes.clone(),
             size_limit: self.size_limit,
             samples,
-            raw: file(&name, raw_bytes)?,
+            raw: file(&name, raw_bytes, hashes.raw)?,
             zip: zip.transpose()?,
-        })
-    }
-
-    fn file(&self, name: &str, bytes: &[u8]) -> Result<FileEntry> {
-        let hashes = self.hashes.iter().map(|name| {
-            let mut hasher = Hasher::new(*name);
-            hasher.update(bytes);
-            (*name, hasher.finish())
-        });
-        Ok(FileEntry {
-            key: Key::parse(name)?,
-            bytes: bytes.len() as u64,
-            hashes: hashes.collect(),
         })
     }
 
