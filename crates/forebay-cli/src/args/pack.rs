@@ -19,7 +19,7 @@ pub(crate) struct PackArgs {
     /// Most samples of one shard
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) samples_per_shard: Option<u64>,
-    /// Compress shards, such as gz, zstd or zstd:7; wds: gz, zstd; mds: also br, bz2, snappy; tfrecord: gz; parquet: zstd
+    /// Compress shards, such as gz, zstd or zstd:7; wds: gz, zstd; mds: also br, bz2, snappy; tfrecord: gz, zlib; parquet: zstd
     #[arg(long, value_name = "NAME")]
     pub(crate) compression: Option<String>,
     /// Checksums of shards for index.json, for --to mds: any of hashlib's and xxhash's, such as sha1 or xxh64, with commas between them

@@ -428,7 +428,10 @@ fn compression_of(format: PackFormat, name: &str) -> Result<Compression> {
             &[Codec::Gzip, Codec::Zstd],
             "there are gz:0-9 and zstd:1-22 for it",
         ),
-        PackFormat::TfRecord => (&[Codec::Gzip], "there is gz:0-9 for it"),
+        PackFormat::TfRecord => (
+            &[Codec::Gzip, Codec::Zlib],
+            "there are gz:0-9 and zlib:0-9 for it",
+        ),
         PackFormat::Parquet => (&[Codec::Zstd], "there is zstd:1-22 for it"),
         PackFormat::Tokens | PackFormat::Raw => (&[], "tokens are mapped into memory as they are"),
         PackFormat::Files => (&[], "plain files are written as they are"),

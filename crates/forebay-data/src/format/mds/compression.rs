@@ -1,4 +1,4 @@
-//! Compressions of whole shards, by the names index.json has for them.
+//! Compressions of whole shards, by the names index.json has for them, and zlib, which TFRecord has beside gzip.
 
 use std::fmt;
 use std::io::Write as _;
@@ -28,11 +28,19 @@ enum Family {
     Bzip2,
     Gzip,
     Snappy,
+    Zlib,
     Zstd,
 }
 
 impl Family {
-    const ALL: [Self; 5] = [Self::Brotli, Self::Bzip2, Self::Gzip, Self::Snappy, Self::Zstd];
+    const ALL: [Self; 6] = [
+        Self::Brotli,
+        Self::Bzip2,
+        Self::Gzip,
+        Self::Snappy,
+        Self::Zlib,
+        Self::Zstd,
+    ];
 
     /// Its name, which is also the extension of its files.
     const fn name(self) -> &'static str {
@@ -41,6 +49,7 @@ impl Family {
             Self::Bzip2 => "bz2",
             Self::Gzip => "gz",
             Self::Snappy => "snappy",
+            Self::Zlib => "zlib",
             Self::Zstd => "zstd",
         }
     }
@@ -52,6 +61,7 @@ impl Family {
             Self::Bzip2 => Some((1, 9, 9)),
             Self::Gzip => Some((0, 9, 9)),
             Self::Snappy => None,
+            Self::Zlib => Some((0, 9, 6)),
             Self::Zstd => Some((1, 22, 3)),
         }
     }
@@ -60,14 +70,15 @@ impl Family {
 impl Compression {
     /// `zstd`, `zstd:7`, `gz`, `br:4`, `bz2`, `snappy`, ...
     pub fn parse(name: &str) -> Result<Self> {
-        Self::find(name).ok_or_else(|| {
+        let found = Self::find(name).filter(|found| found.family != Family::Zlib);
+        found.ok_or_else(|| {
             let message = format!("the compression '{}' is not known", name.escape_debug());
             Error::new(ErrorKind::Unsupported, "read mds", message)
                 .with_hint("there are br:0-11, bz2:1-9, gz:0-9, snappy and zstd:1-22")
         })
     }
 
-    /// The same, where there is one of that name.
+    /// The same and `zlib`, which MDS does not have, where there is one of that name.
     pub(crate) fn find(name: &str) -> Option<Self> {
         let (family, level) = match name.split_once(':') {
             Some((family, level)) => (family, Some(level)),
@@ -99,6 +110,7 @@ impl Compression {
             Family::Bzip2 => Codec::Bzip2,
             Family::Gzip => Codec::Gzip,
             Family::Snappy => Codec::Snappy,
+            Family::Zlib => Codec::Zlib,
             Family::Zstd => Codec::Zstd,
         }
     }
@@ -117,6 +129,7 @@ impl Compression {
                 let compressed = snap::raw::Encoder::new().compress_vec(raw);
                 return compressed.map_err(|error| failed(self, error));
             }
+            Family::Zlib => zlib(raw, level),
             Family::Zstd => zstd_frame(raw, level as i32),
         };
         compressed.map_err(|error| failed(self, error))
@@ -153,6 +166,12 @@ fn gzip(raw: &[u8], level: u32) -> std::io::Result<Vec<u8>> {
     writer.finish()
 }
 
+fn zlib(raw: &[u8], level: u32) -> std::io::Result<Vec<u8>> {
+    let mut writer = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::new(level));
+    writer.write_all(raw)?;
+    writer.finish()
+}
+
 /// With a checksum of the content, as gzip and bzip2 always have one: whoever decompresses the shard sees damage without a manifest.
 fn zstd_frame(raw: &[u8], level: i32) -> std::io::Result<Vec<u8>> {
     let mut compressor = zstd::bulk::Compressor::new(level)?;
@@ -174,9 +193,10 @@ mod tests {
     fn names_come_back_and_bytes_too() {
         let raw: Vec<u8> = (0..200_000u32).map(|index| (index / 9 % 253) as u8).collect();
         for name in [
-            "br", "br:0", "bz2", "bz2:1", "gz", "gz:0", "gz:9", "snappy", "zstd", "zstd:1", "zstd:7",
+            "br", "br:0", "bz2", "bz2:1", "gz", "gz:0", "gz:9", "snappy", "zlib", "zlib:0", "zlib:9", "zstd",
+            "zstd:1", "zstd:7",
         ] {
-            let compression = Compression::parse(name).unwrap();
+            let compression = Compression::find(name).unwrap();
             assert_eq!(compression.to_string(), name);
             let stored = compression.compress(&raw).unwrap();
             let mut decoder = Decoder::new(compression.codec());
@@ -202,8 +222,8 @@ mod tests {
             (noise >> 56) as u8
         });
         let raw: Vec<u8> = bytes.take(100_000).collect();
-        for name in ["bz2", "gz", "zstd", "zstd:19"] {
-            let compression = Compression::parse(name).unwrap();
+        for name in ["bz2", "gz", "zlib", "zstd", "zstd:19"] {
+            let compression = Compression::find(name).unwrap();
             let mut stored = compression.compress(&raw).unwrap();
             let middle = stored.len() / 2;
             stored[middle] ^= 1;
@@ -221,7 +241,7 @@ mod tests {
     fn other_names_are_refused() {
         for name in [
             "", "lz4", "zstd:", "zstd:0", "zstd:23", "zstd:07", "gz:10", "br:12", "bz2:0", "snappy:1",
-            "gz:-1",
+            "gz:-1", "zlib", "zlib:10",
         ] {
             let error = Compression::parse(name).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}");

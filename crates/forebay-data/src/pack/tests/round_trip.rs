@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::codec::Codec;
 use crate::dataset::Save;
 use crate::format::parquet::{ParquetOptions, ParquetWriter};
 use crate::format::tfrecord::TfRecordWriter;
@@ -71,6 +72,43 @@ async fn a_folder_goes_through_every_format_to_every_other() {
             }
             assert_eq!(back, whole, "{first:?} to {second:?}");
         }
+    }
+}
+
+/// As others read it: their files say nothing of how they are compressed but by their bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn compressed_records_are_known_by_their_bytes() {
+    let from = memory_store();
+    folder(&*from, 60).await;
+    let plain = memory_store();
+    run(&from, &plain, &small(PackFormat::TfRecord)).await.unwrap();
+    let whole = samples(&plain).await;
+    for (compression, codec) in [
+        ("gz", Codec::Gzip),
+        ("zlib", Codec::Zlib),
+        ("zlib:0", Codec::Zlib),
+        ("zlib:9", Codec::Zlib),
+    ] {
+        let to = memory_store();
+        let spec = PackSpec {
+            compression: Some(compression.to_owned()),
+            ..small(PackFormat::TfRecord)
+        };
+        run(&from, &to, &spec).await.unwrap();
+        assert_eq!(samples(&to).await, whole, "{compression}");
+        let name = compression.split(':').next().unwrap();
+        let shards = written(&*to).await.into_keys();
+        let shards: Vec<String> = shards.filter(|name| name.starts_with("shard-")).collect();
+        let ending = format!(".tfrecord.{name}");
+        assert!(!shards.is_empty() && shards.iter().all(|name| name.ends_with(&ending)));
+        to.delete(&key(crate::manifest::MANIFEST_NAME)).await.unwrap();
+        let opened = Dataset::open(Arc::clone(&to), &context(), &OpenOptions::default()).await;
+        let opened = opened.unwrap();
+        assert!(!opened.is_indexed() && opened.samples() == 60, "{compression}");
+        assert!(
+            opened.shards().iter().all(|shard| shard.codec == codec),
+            "{compression}"
+        );
     }
 }
 
