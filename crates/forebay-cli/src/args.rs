@@ -337,6 +337,9 @@ pub(crate) struct FormatArgs {
     /// What plain files are: images, whose directories are classes, or a tree of samples
     #[arg(long, value_name = "KIND", value_parser = ["images", "tree"])]
     pub(crate) layout: Option<String>,
+    /// Give the bytes of pickles, for --format mds and litdata, which refuse them otherwise; they are never opened
+    #[arg(long)]
+    pub(crate) allow_pickle: bool,
 }
 
 /// `forebay index`.

@@ -12,6 +12,9 @@ use forebay_store::{Context, Store, open_object};
 use crate::args::FormatArgs;
 use crate::target::Target;
 
+/// Formats whose columns can be pickles.
+const PICKLED: [&str; 2] = ["mds", "litdata"];
+
 impl FormatArgs {
     /// The format that was asked for, if one was.
     pub(crate) fn spec(&self) -> Result<Option<FormatSpec>> {
@@ -26,11 +29,19 @@ impl FormatArgs {
             .find(|(is_given, _)| *is_given)
             .map(|(_, name)| *name);
         let Some(name) = self.format.as_deref().or(implied) else {
-            return Ok(None);
+            return match self.allow_pickle {
+                true => Err(no_pickles("which format has the pickles is not said")),
+                false => Ok(None),
+            };
         };
         if by_option.iter().any(|(is_given, of)| *is_given && *of != name) {
             let message = format!("--tokens, --dtype, --records or --layout say nothing about format {name}");
             return Err(Error::new(ErrorKind::InvalidInput, "arguments", message));
+        }
+        if self.allow_pickle && !PICKLED.contains(&name) {
+            return Err(no_pickles(&format!(
+                "--allow-pickle says nothing about format {name}"
+            )));
         }
         let mut spec = FormatSpec::new(name);
         if let Some(tokens) = self.tokens {
@@ -45,8 +56,16 @@ impl FormatArgs {
         if let Some(layout) = &self.layout {
             spec = spec.with("layout", layout.as_str());
         }
+        if self.allow_pickle {
+            spec = spec.with("pickle", true);
+        }
         Ok(Some(spec))
     }
+}
+
+fn no_pickles(message: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, "arguments", message)
+        .with_hint("--allow-pickle goes with --format mds or --format litdata")
 }
 
 /// A type by its name in numpy, or as Rust writes it.

@@ -13,6 +13,7 @@ mod loading_checkpoints;
 mod measuring;
 mod packing;
 mod pages;
+mod pickles;
 mod plan;
 mod remote;
 mod removing;

@@ -127,7 +127,10 @@ fn plan(index: &Index, chunk: &Chunk, allow_pickle: bool, header: Header<'_>) ->
     if let (Some((name, _)), false) = (pickle, allow_pickle) {
         let message = format!("'{}' holds pickles", name.escape_debug());
         return Err(Error::new(ErrorKind::Unsupported, OP, message)
-            .with_hint("a pickle runs code when it is opened; allow them to get their bytes"));
+            .with_hint(
+            "a pickle runs code when it is opened; its bytes, unopened, are given with --format litdata --allow-pickle, \
+             in Python with format={'name': 'litdata', 'pickle': True}",
+        ));
     }
     match index.loader {
         Loader::Tokens => tokens_plan(index, chunk, header),

@@ -148,7 +148,10 @@ pub(super) fn plan(columns: &[Column], allow_pickle: bool) -> Result<Plan> {
     if let (Some(column), false) = (pickle, allow_pickle) {
         let message = format!("column '{}' holds pickles", column.name.escape_debug());
         return Err(Error::new(ErrorKind::Unsupported, OP, message)
-            .with_hint("a pickle runs code when it is opened; allow them to get their bytes"));
+            .with_hint(
+            "a pickle runs code when it is opened; its bytes, unopened, are given with --format mds --allow-pickle, \
+             in Python with format={'name': 'mds', 'pickle': True}",
+        ));
     }
     let fields = columns
         .iter()
