@@ -65,6 +65,11 @@ def names(stream: forebay.Stream) -> list[str]:
     return [key for batch in stream for key in batch["__key__"]]
 
 
+def contents(batch: forebay.Batch) -> dict[str, list[Any]]:
+    """Give the values of a batch as they compare."""
+    return {name: [bytes(v) if isinstance(v, memoryview) else v for v in batch[name]] for name in batch}
+
+
 def test_batches_have_what_the_shards_have(data: Path) -> None:
     with forebay.stream(data, batch_size=16, drop_last=False) as stream:
         assert len(stream) == 8
@@ -519,6 +524,37 @@ def test_reports_tell_what_was_done(data: Path) -> None:
     assert report["stalls"]["waited_s"] >= report["stalls"]["first_batch_s"] > 0
     assert set(report["stalls"]["blame"]) >= {"store_s", "cache_s", "disk_s", "parse_s", "collate_s"}
     assert report["ledger"]["paths"]
+
+
+def test_the_second_run_reads_from_the_cache(s3_prefix: str, data: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"batch_size": 16, "shuffle": True, "seed": 3, "drop_last": False}
+    # Made beside the files: what is compared is how they are streamed, not how they are indexed.
+    with forebay.stream(data, save_index=True, **options) as stream:
+        local = [contents(batch) for batch in stream]
+    url = f"s3://{s3_prefix}/stream"
+    store = forebay.Store(url)
+    for path in data.iterdir():
+        store.write(path.name, path.read_bytes())
+    cache = f"{tmp_path}/cache:64MiB"
+
+    def run() -> tuple[list[Any], dict[str, Any]]:
+        with forebay.stream(url, cache=cache, **options) as stream:
+            return [contents(batch) for batch in stream], stream.report()
+
+    def bytes_by_http(report: dict[str, Any]) -> int:
+        return sum(path["bytes"] for name, path in report["ledger"]["paths"].items() if "http" in name)
+
+    batches, first = run()
+    assert batches == local
+    assert bytes_by_http(first) > 0
+    batches, second = run()
+    assert batches == local
+    assert bytes_by_http(second) == 0
+    assert sum(path["bytes"] for path in second["ledger"]["paths"].values()) > 0
+    assert second["stalls"]["blame"]["store_s"] == 0
+    with forebay.stream(url, **options) as stream:
+        assert [contents(batch) for batch in stream] == local
+        assert bytes_by_http(stream.report()) > 0
 
 
 def test_batches_outlive_their_stream(data: Path) -> None:
