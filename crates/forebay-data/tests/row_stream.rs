@@ -7,6 +7,8 @@ mod common;
 mod damaged;
 #[path = "row_stream/filtered.rs"]
 mod filtered;
+#[path = "row_stream/nulls.rs"]
+mod nulls;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,6 +4,7 @@ mod folders;
 pub(crate) mod lines;
 mod listed;
 mod meanwhile;
+mod schemas;
 mod sums;
 
 use std::fmt::Write;

@@ -6,6 +6,7 @@ mod decode;
 mod far;
 mod mixture;
 mod numbers;
+mod resumed;
 mod shared;
 mod tables;
 mod whole;

@@ -142,7 +142,7 @@ class OurShards(Case):
                     path.parent.mkdir(exist_ok=True)
                     path.write_bytes(data)
         keys, fields = split(sorted(rows(), key=lambda sample: sample["__key__"]))
-        self.assert_streams(tree, fields, keys)
+        self.assert_streams(tree, fields, keys, is_plain=True)
         (tree / "forebay.fbi").unlink(missing_ok=True)
         self.assertEqual(read(self.pack(tree, "wds")), (keys, fields))
 

@@ -80,7 +80,7 @@ pub(crate) fn is_far(dataset: &Dataset) -> bool {
 }
 
 impl Origin {
-    pub(super) fn of(dataset: &Dataset, ledger: &Ledger) -> Self {
+    pub(crate) fn of(dataset: &Dataset, ledger: &Ledger) -> Self {
         match (is_far(dataset), ledger.path(DataPath::Http).bytes) {
             (false, _) => Self::Disk,
             (true, 0) => Self::Cache,

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_core::{Location, Span};
-use forebay_store::ReadOptions;
+use forebay_core::{DataPath, Location, Span};
 use forebay_store::wrap::{Counted, Fault, FaultPlan, Faulty, Op, Retried, When};
+use forebay_store::{LocalStore, ReadOptions};
 
+use super::read::Origin;
 use super::*;
 
 /// Samples of shards that are many blocks long: about 210 KB each.
@@ -317,4 +318,32 @@ async fn a_store_that_asks_for_less_gets_less_and_gives_everything() {
     let error = error_of(far, &in_order()).await;
     assert_eq!(error.kind(), ErrorKind::Throttled);
     assert!(error.to_string().contains("/00"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_are_blamed_on_the_place_they_came_from() {
+    let (near, far, _) = near_and_far(&[10]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let location = Location::from_path(folder.path(), std::path::Path::new("/")).unwrap();
+    let store = LocalStore::open(&location, near.context()).unwrap();
+    for shard in near.shards() {
+        let bytes = content(&far, far.store(), &shard.key).await;
+        std::fs::write(folder.path().join(shard.key.as_str()), bytes).unwrap();
+    }
+    let local = from(&near, Arc::new(store)).await;
+    let by = |path: DataPath| Ledger::of(path, 4096, 1);
+    let mut mixed = by(DataPath::DirectUring);
+    mixed.merge(&by(DataPath::Http));
+    for (dataset, ledger, origin) in [
+        (&near, by(DataPath::Memory), Origin::Disk),
+        (&local, by(DataPath::DirectUring), Origin::Disk),
+        (&local, by(DataPath::Buffered), Origin::Disk),
+        (&far, by(DataPath::Http), Origin::Store),
+        // A part of it was not in the cache, and that is what took the time.
+        (&far, mixed, Origin::Store),
+        (&far, by(DataPath::DirectUring), Origin::Cache),
+        (&far, by(DataPath::Buffered), Origin::Cache),
+    ] {
+        assert_eq!(Origin::of(dataset, &ledger), origin, "{ledger:?}");
+    }
 }

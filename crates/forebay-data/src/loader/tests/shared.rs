@@ -61,11 +61,9 @@ async fn two_loaders_share_one_cache_directory_at_the_same_time() {
         assert_eq!(loader.join().unwrap(), whole);
     }
     let fetched = counted.counts().of(Op::Read).bytes;
-    let all: u64 = dataset.shards().iter().map(|shard| shard.stored_bytes).sum();
-    assert!(
-        fetched <= 2 * all,
-        "each fetched what the other had: {fetched} of {all}"
-    );
+    let with_samples = dataset.shards().iter().filter(|shard| shard.samples > 0);
+    let all: u64 = with_samples.map(|shard| shard.stored_bytes).sum();
+    assert_eq!(fetched, all, "one fetched what the other had or was fetching");
     // A third finds everything there.
     let (folder, third) = (folder.path().to_owned(), Arc::new(counted.clone()));
     let again = std::thread::spawn(move || through_cache(&folder, third, &dataset));

@@ -1,0 +1,75 @@
+//! Lists with a null in them, which no list of numbers can hold.
+
+use arrow_array::builder::{FixedSizeListBuilder, Int32Builder, ListBuilder};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+use parquet::arrow::ArrowWriter;
+
+use super::*;
+
+/// Rows of a number and a list; the list of row 5 has a null where that is asked for.
+fn file(has_null: bool, is_fixed: bool) -> Vec<u8> {
+    let id: ArrayRef = Arc::new(Int64Array::from_iter_values(0..9));
+    let element = |row: i32| (row != 5 || !has_null).then_some(row);
+    let tags: ArrayRef = if is_fixed {
+        let mut lists = FixedSizeListBuilder::new(Int32Builder::new(), 2);
+        for row in 0..9 {
+            lists.values().append_value(row);
+            lists.values().append_option(element(row));
+            lists.append(true);
+        }
+        Arc::new(lists.finish())
+    } else {
+        let mut lists = ListBuilder::new(Int32Builder::new());
+        for row in 0..9 {
+            lists.append_value([Some(row), element(row)]);
+        }
+        Arc::new(lists.finish())
+    };
+    let batch = RecordBatch::try_from_iter([("id", id), ("tags", tags)]).unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_null_in_a_list_is_refused_by_name_and_other_columns_are_streamed() {
+    for is_fixed in [false, true] {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        put(&store, "a.parquet", &file(true, is_fixed)).await;
+        let dataset = open(&store, None).await;
+        let only_id = StreamSpec {
+            fields: Some(vec!["id".to_owned()]),
+            ..spec(false)
+        };
+        let rows = drain(&mut Loader::new(dataset.clone(), &only_id).unwrap()).await;
+        let ids: Vec<u64> = rows.iter().map(|(row, _)| *row).collect();
+        assert_eq!(ids, (0..9).collect::<Vec<_>>());
+        assert_eq!(rows[5].1, ["0500000000000000"]);
+
+        let mut loader = Loader::new(dataset, &spec(false)).unwrap();
+        let error = loader.next_batch().await.unwrap().unwrap_err();
+        let mut words = format!("{error} {}", error.hint().unwrap_or_default());
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            words = format!("{words}: {cause}");
+            source = cause.source();
+        }
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{words}");
+        for word in [
+            "tags",
+            "a list has a null in it",
+            "leave the column out",
+            "a.parquet",
+        ] {
+            assert!(words.contains(word), "no {word:?} in {words}");
+        }
+
+        // It is the null alone that is in the way.
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        put(&store, "a.parquet", &file(false, is_fixed)).await;
+        let rows = drain(&mut Loader::new(open(&store, None).await, &spec(false)).unwrap()).await;
+        assert_eq!(rows[5].1, ["0500000000000000", "0500000005000000"]);
+    }
+}
