@@ -29,9 +29,10 @@ impl FormatArgs {
             .find(|(is_given, _)| *is_given)
             .map(|(_, name)| *name);
         let Some(name) = self.format.as_deref().or(implied) else {
-            return match self.allow_pickle {
-                true => Err(no_pickles("which format has the pickles is not said")),
-                false => Ok(None),
+            return if self.allow_pickle {
+                Err(no_pickles("which format has the pickles is not said"))
+            } else {
+                Ok(None)
             };
         };
         if by_option.iter().any(|(is_given, of)| *is_given && *of != name) {
