@@ -2,7 +2,9 @@
 //!
 //! Which one it is says the name where it says anything (`.gz`, `.zst`, ...), and the first bytes otherwise.
 
+mod frame;
 mod frames;
+mod items;
 mod snappy;
 
 use std::fmt;
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use zstd::stream::raw::{Decoder as ZstdDecoder, InBuffer, Operation, OutBuffer};
 
 use self::frames::Frames;
+use self::items::Items;
 use self::snappy::{Progress, Snappy};
 
 /// A shard does not become larger than this when it is decompressed.
@@ -50,6 +53,8 @@ pub enum Codec {
     Snappy,
     /// The frames of a LitData chunk; undone, it is a plain chunk.
     LitdataFrames,
+    /// A LitData chunk of items that are compressed one by one; undone, it is their number, and the items, each with its length behind it.
+    LitdataItems,
 }
 
 impl Codec {
@@ -138,6 +143,7 @@ enum State {
     Bzip2(bzip2::Decompress),
     Snappy(Box<Snappy>),
     Frames(Box<Frames>),
+    Items(Box<Items>),
     Broken,
 }
 
@@ -169,6 +175,7 @@ impl Decoder {
             Codec::LitdataFrames => {
                 Frames::new().map_or(State::Broken, |frames| State::Frames(Box::new(frames)))
             }
+            Codec::LitdataItems => Items::new().map_or(State::Broken, |items| State::Items(Box::new(items))),
         };
         let output = match codec {
             Codec::None => Vec::new(),
@@ -274,6 +281,10 @@ impl Decoder {
             }
             State::Frames(frames) => {
                 let progress = frames.step(stored, &mut self.output);
+                progress.map(Step::from).map_err(|why| self.corrupt(why))
+            }
+            State::Items(items) => {
+                let progress = items.step(stored, &mut self.output);
                 progress.map(Step::from).map_err(|why| self.corrupt(why))
             }
             State::Plain | State::Broken => Err(self.corrupt("the decoder could not be made")),

@@ -7,6 +7,7 @@
 //!
 //! Writing: a [`ShardWriter`] takes samples and gives the bytes of a shard.
 
+mod arrow;
 pub mod files;
 pub mod litdata;
 pub mod mds;
@@ -92,6 +93,13 @@ pub trait GroupDecoder: fmt::Debug + Send + Sync {
 
     /// Where the chunks of some columns of a group lie, ascending, with those together that are close to each other.
     fn spans(&self, group: usize, columns: &[usize]) -> Result<Vec<Span>>;
+
+    /// Bytes that [`decode`](Self::decode) compares with checksums, for some columns of a group that are named once each.
+    fn verified_bytes(&self, group: usize, columns: &[usize]) -> Result<u64> {
+        columns.iter().try_fold(0u64, |bytes, column| {
+            Ok(bytes.saturating_add(self.span(group, *column)?.len()))
+        })
+    }
 
     /// Memory that some columns of a group will take, as far as the shard tells.
     fn decoded_bytes(&self, group: usize, columns: &[usize]) -> u64;

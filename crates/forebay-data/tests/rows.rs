@@ -34,6 +34,11 @@ fn key(name: &str) -> Key {
 
 /// Put `stored` into a store under that name, and make its table.
 async fn tabulated(format: &dyn Format, name: &Key, stored: &[u8]) -> Result<Tabulated> {
+    tabulate(format, &source(name, stored).await).await
+}
+
+/// Put `stored` into a store under that name.
+async fn source(name: &Key, stored: &[u8]) -> ShardSource {
     let limits = Limits {
         part_bytes: PIECE_BYTES,
         ..Limits::default()
@@ -49,8 +54,7 @@ async fn tabulated(format: &dyn Format, name: &Key, stored: &[u8]) -> Result<Tab
         .put_bytes(name, stored, &PutOptions::default())
         .await
         .unwrap();
-    let source = ShardSource::open(store, name, &context).await.unwrap();
-    tabulate(format, &source).await
+    ShardSource::open(store, name, &context).await.unwrap()
 }
 
 /// Samples of a shard, by the table that its pass made.

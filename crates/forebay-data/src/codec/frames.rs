@@ -10,8 +10,8 @@
 //! What comes out is the chunk as it was before: `u32 items`, absolute offsets, items. So nothing else needs to know of frames. The frames must
 //! lie behind each other in the order of their items, as their writer puts them; a file could say otherwise and is refused.
 
-use zstd::stream::raw::{Decoder as ZstdDecoder, InBuffer, Operation, OutBuffer};
-
+use super::frame::Frame;
+use super::items::put;
 use super::snappy::Progress;
 use crate::format::ROWS_MAX;
 
@@ -40,11 +40,9 @@ pub(super) struct Frames {
     items_placed: u32,
     /// Where the next frame of the table has to begin.
     stored_at: u64,
-    frame: usize,
-    /// Bytes of the open frame, stored and raw.
-    taken: u32,
-    given: u32,
-    zstd: ZstdDecoder<'static>,
+    /// Number of the open frame, and itself.
+    number: usize,
+    frame: Frame,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,10 +65,8 @@ impl Frames {
             table: Vec::new(),
             items_placed: 0,
             stored_at: 0,
-            frame: 0,
-            taken: 0,
-            given: 0,
-            zstd: ZstdDecoder::new()?,
+            number: 0,
+            frame: Frame::new()?,
         })
     }
 
@@ -200,47 +196,20 @@ impl Frames {
     }
 
     fn payload(&mut self, stored: &[u8], room: &mut [u8]) -> Result<(usize, usize), &'static str> {
-        let Some((stored_bytes, raw_bytes)) = self.table.get(self.frame).copied() else {
+        let Some((stored_bytes, raw_bytes)) = self.table.get(self.number).copied() else {
             self.phase = Phase::End;
             return Ok((0, 0));
         };
-        let len = stored.len().min((stored_bytes - self.taken) as usize);
-        let mut input = InBuffer::around(stored.get(..len).unwrap_or_default());
-        let is_full = room.is_empty();
-        let mut output = OutBuffer::around(room);
-        let hint = self
-            .zstd
-            .run(&mut input, &mut output)
-            .map_err(|_| "a frame does not decompress")?;
-        let (taken, given) = (input.pos(), output.pos());
-        self.taken += taken as u32;
-        let total = u64::from(self.given) + given as u64;
-        if total > u64::from(raw_bytes) {
-            return Err("a frame holds more than it says");
-        }
-        self.given = total as u32;
-        let is_used_up = self.taken == stored_bytes;
-        if hint == 0 && (taken > 0 || given > 0) {
-            if !is_used_up || self.given != raw_bytes {
+        let ran = self.frame.run(stored_bytes, raw_bytes, stored, room)?;
+        if let Some(found) = ran.raw_bytes {
+            if found != raw_bytes {
                 return Err("a frame holds less than it says");
             }
-            (self.taken, self.given) = (0, 0);
-            self.frame += 1;
-            if self.frame == self.table.len() {
+            self.number += 1;
+            if self.number == self.table.len() {
                 self.phase = Phase::End;
             }
-        } else if is_used_up && !is_full && taken == 0 && given == 0 {
-            return Err("a frame ends in the middle");
         }
-        Ok((taken, given))
+        Ok((ran.taken, ran.given))
     }
-}
-
-/// Write a number where there is room for it.
-fn put(room: &mut [u8], number: u32) -> usize {
-    let Some(room) = room.first_chunk_mut() else {
-        return 0;
-    };
-    *room = number.to_le_bytes();
-    WORD_BYTES
 }

@@ -102,10 +102,7 @@ impl GroupRead {
         let mut wanted = columns.to_vec();
         wanted.sort_unstable();
         wanted.dedup();
-        let mut chunk_bytes = 0u64;
-        for column in wanted {
-            chunk_bytes = chunk_bytes.saturating_add(decoder.span(number, column)?.len());
-        }
+        let chunk_bytes = decoder.verified_bytes(number, &wanted)?;
         Ok(Self {
             decoder,
             table,

@@ -655,6 +655,9 @@ async fn data_sets_of_peers_are_found_and_verified() {
         ("litdata/every", "litdata"),
         ("litdata/frames", "litdata"),
         ("litdata/whole", "litdata"),
+        ("litdata/sample", "litdata"),
+        ("litdata/arrow", "litdata"),
+        ("litdata/arrow-zstd", "litdata"),
         ("petastorm", "petastorm"),
     ] {
         let (from, copy) = (fixtures.join(name), tempfile::tempdir().unwrap());

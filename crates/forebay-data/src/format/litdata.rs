@@ -4,6 +4,8 @@
 //! index.json --> Index: chunks, loader, serializers of the leaves, names from the pytree --.
 //!                                                                                          v
 //! chunk-0-0.bin[.zstd | LDFZ01] --codec--> rows.rs: count, offsets, items --> leaves --> Table
+//!    of compressed items        --codec--> items.rs: count, items, lengths --> leaves --^
+//!    ending with LDARW01 -------------> arrow.rs: an Arrow file, its batches are groups -^
 //! ```
 //!
 //! A chunk does not say what it holds, so nothing is read without index.json. The bytes are described in `docs/formats/litdata.md`.
@@ -11,7 +13,9 @@
 //! - [`Index`], [`Chunk`]: index.json;
 //! - [`Leaf`]: what a leaf of a sample is, and the [`Kind`] it becomes.
 
+mod arrow;
 mod index;
+mod items;
 mod leaf;
 mod spec;
 
@@ -25,13 +29,15 @@ pub use self::index::{Chunk, INDEX_BYTES_MAX, Index, Loader};
 pub use self::leaf::Leaf;
 pub(crate) use self::leaf::open_value;
 
+use self::arrow::ArrowChunk;
 use self::index::Granularity;
+use self::items::Items;
 use crate::codec::Codec;
 use crate::format::rows::{ColumnSize, Header, Plan, Row, Rows};
-use crate::format::{Format, Scan};
+use crate::format::{Format, GroupDecoder, Scan};
 use crate::schema::{Field, Kind};
 use crate::source::ShardSource;
-use crate::table::Table;
+use crate::table::{Groups, Table};
 
 const OP: &str = "read litdata";
 
@@ -65,23 +71,31 @@ impl LitData {
         self
     }
 
-    /// A pass over the file of that name and size.
-    pub(crate) fn scan_file(&self, key: &Key, stored_bytes: u64) -> Result<ChunkScan> {
+    /// What index.json says of the file of that name.
+    fn chunk(&self, key: &Key) -> Result<&Chunk> {
         let number = self.files.get(key).copied();
-        let Some(chunk) = number.and_then(|number| self.index.chunks.get(number)).cloned() else {
-            return Err(corrupt("index.json does not list this chunk")
-                .with_hint("a chunk cannot be read without its index.json"));
-        };
-        if self.index.granularity != Granularity::Chunk && chunk.bytes != stored_bytes {
-            let message = format!(
-                "the chunk has {stored_bytes} bytes, but index.json says {}",
-                chunk.bytes
-            );
-            return Err(corrupt(&message));
+        number
+            .and_then(|number| self.index.chunks.get(number))
+            .ok_or_else(|| {
+                corrupt("index.json does not list this chunk")
+                    .with_hint("a chunk cannot be read without its index.json")
+            })
+    }
+
+    /// A pass over the file of that name and size.
+    pub(crate) fn scan_file(&self, key: &Key, stored_bytes: u64) -> Result<Box<dyn Scan>> {
+        let chunk = self.chunk(key)?.clone();
+        if self.index.granularity != Granularity::Chunk {
+            check_stored(&chunk, stored_bytes)?;
         }
         let (index, allow_pickle) = (Arc::clone(&self.index), self.allow_pickle);
+        if index.granularity == Granularity::Item {
+            index.check_pickle(allow_pickle)?;
+            let sizes = index.leaves.iter().map(|(_, leaf)| leaf.size()).collect();
+            return Ok(Box::new(Items::new(chunk.items, index.fields(), sizes)));
+        }
         let reader = move |header: Header<'_>| plan(&index, &chunk, allow_pickle, header);
-        Ok(ChunkScan(Rows::new(OP, Box::new(reader))))
+        Ok(Box::new(ChunkScan(Rows::new(OP, Box::new(reader)))))
     }
 }
 
@@ -91,19 +105,55 @@ impl Format for LitData {
         "litdata"
     }
 
-    /// By index.json alone: all chunks are called `.bin`, and their first bytes are the number of their items.
-    fn codec(&self, _key: &Key, _first: &[u8]) -> Codec {
+    /// By index.json: all chunks are called `.bin`, and their first bytes are the number of their items. But rows of Arrow are never compressed from outside.
+    fn codec(&self, _key: &Key, first: &[u8]) -> Codec {
         match self.index.granularity {
+            _ if are_items_empty(first) => Codec::None,
             Granularity::None => Codec::None,
             Granularity::Chunk => Codec::Zstd,
             Granularity::Batch => Codec::LitdataFrames,
+            Granularity::Item => Codec::LitdataItems,
         }
     }
 
     async fn scan(&self, source: &ShardSource) -> Result<Box<dyn Scan>> {
-        let scan = self.scan_file(&source.meta().key, source.size())?;
-        Ok(Box::new(scan))
+        let (key, size) = (&source.meta().key, source.size());
+        let chunk = self.chunk(key)?;
+        if self.index.loader == Loader::PyTree
+            && let Some(rows) = ArrowChunk::open(source).await?
+        {
+            check_stored(chunk, size)?;
+            return Ok(rows.scan(chunk));
+        }
+        self.scan_file(key, size)
     }
+
+    async fn decoder(&self, source: &ShardSource, groups: &Groups) -> Result<Arc<dyn GroupDecoder>> {
+        let decoder = ArrowChunk::open_known(source, groups).await;
+        Ok(Arc::new(decoder.map_err(|error| source.name_in(error))?))
+    }
+}
+
+/// True when the first item of a plain chunk has no bytes. Items of leaves have some; where they have none, their rows are behind them.
+fn are_items_empty(first: &[u8]) -> bool {
+    let mut words = first
+        .chunks_exact(4)
+        .map_while(|word| word.try_into().ok().map(u32::from_le_bytes));
+    let (items, start, end) = (words.next(), words.next(), words.next());
+    let table_end = items.and_then(|items| items.checked_add(2)?.checked_mul(4));
+    table_end.is_some() && start == table_end && end == table_end
+}
+
+/// A chunk is stored in as many bytes as index.json says.
+fn check_stored(chunk: &Chunk, stored_bytes: u64) -> Result<()> {
+    if chunk.bytes == stored_bytes {
+        return Ok(());
+    }
+    let message = format!(
+        "the chunk has {stored_bytes} bytes, but index.json says {}",
+        chunk.bytes
+    );
+    Err(corrupt(&message))
 }
 
 /// Compare a chunk with what index.json says of it, and say how its items are made.
@@ -123,25 +173,14 @@ fn plan(index: &Index, chunk: &Chunk, allow_pickle: bool, header: Header<'_>) ->
     if index.granularity != Granularity::Batch {
         check_end(chunk.bytes, u64::from(header.end))?;
     }
-    let pickle = index.leaves.iter().find(|(_, leaf)| *leaf == Leaf::Pickle);
-    if let (Some((name, _)), false) = (pickle, allow_pickle) {
-        let message = format!("'{}' holds pickles", name.escape_debug());
-        return Err(Error::new(ErrorKind::Unsupported, OP, message)
-            .with_hint(
-            "a pickle runs code when it is opened; its bytes, unopened, are given with --format litdata --allow-pickle, \
-             in Python with format={'name': 'litdata', 'pickle': True}",
-        ));
-    }
+    index.check_pickle(allow_pickle)?;
     match index.loader {
         Loader::Tokens => tokens_plan(index, chunk, header),
         Loader::PyTree => {
-            let leaves = index.leaves.iter();
-            let fields = leaves
-                .clone()
-                .map(|(name, leaf)| Field::new(name.clone(), leaf.kind()));
-            let sizes = leaves.map(|(_, leaf)| leaf.size().map_or(ColumnSize::Said, ColumnSize::SaidAs));
+            let sizes = index.leaves.iter().map(|(_, leaf)| leaf.size());
+            let sizes = sizes.map(|size| size.map_or(ColumnSize::Said, ColumnSize::SaidAs));
             Ok(Plan {
-                fields: fields.collect(),
+                fields: index.fields(),
                 row: Row::Columns(sizes.collect()),
             })
         }
@@ -152,8 +191,7 @@ fn plan(index: &Index, chunk: &Chunk, allow_pickle: bool, header: Header<'_>) ->
 fn check_end(bytes: u64, end: u64) -> Result<()> {
     if bytes > end {
         let message = format!("there are {} bytes behind the last item", bytes - end);
-        return Err(Error::new(ErrorKind::Unsupported, OP, message)
-            .with_hint("typed data sets of nested rows keep them there as arrow, which is not read"));
+        return Err(corrupt(&message));
     }
     if bytes < end {
         let message =

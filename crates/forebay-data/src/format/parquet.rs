@@ -9,15 +9,11 @@
 //! ```
 //!
 //! Bytes are hostile. What the `parquet` crate trusts is checked before it is called: the types in headers (known.rs), the footer's schema (footer.rs), the
-//! headers of pages (pages.rs). What is left is contained in one place (contain.rs).
+//! headers of pages (pages.rs). What is left is contained in one place (arrow/contain.rs). What Arrow's arrays become is the room of arrow.rs.
 
-mod columns;
-mod contain;
-mod convert;
 mod decode;
 mod encode;
 mod footer;
-mod json;
 mod known;
 mod lent;
 mod outline;
@@ -41,6 +37,9 @@ use super::{Format, GroupDecoder, Scan};
 use crate::codec::Codec;
 use crate::source::ShardSource;
 use crate::table::Groups;
+
+/// What errors say was being done.
+const OP: &str = "read parquet";
 
 /// The format.
 #[derive(Debug, Clone, Default)]

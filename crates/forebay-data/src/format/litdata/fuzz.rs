@@ -66,7 +66,7 @@ fn scan(loader: Loader, bytes: &[u8], step: usize) {
     );
     let pass = |step| {
         let scan = format.scan_file(&key, bytes.len() as u64).expect("it is listed");
-        scan_bytes(Box::new(scan), &Bytes::copy_from_slice(bytes), step)
+        scan_bytes(scan, &Bytes::copy_from_slice(bytes), step)
     };
     let (whole, cut) = (pass(usize::MAX), pass(step));
     assert_eq!(whole.is_ok(), cut.is_ok());

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 
 use super::leaf::Leaf;
 use super::{OP, corrupt, spec};
+use crate::schema::Field;
 use crate::table::FIELDS_MAX;
 
 /// Longest index.json that is read: several million chunks.
@@ -57,6 +58,7 @@ pub(super) enum Granularity {
     None,
     Chunk,
     Batch,
+    Item,
 }
 
 #[derive(Deserialize)]
@@ -118,6 +120,27 @@ impl Index {
             leaves,
             granularity,
         })
+    }
+
+    /// The fields of an item of leaves.
+    pub(super) fn fields(&self) -> Vec<Field> {
+        let fields = self.leaves.iter();
+        fields
+            .map(|(name, leaf)| Field::new(name.clone(), leaf.kind()))
+            .collect()
+    }
+
+    /// Refuse pickles where they are not allowed.
+    pub(super) fn check_pickle(&self, is_allowed: bool) -> Result<()> {
+        let pickle = self.leaves.iter().find(|(_, leaf)| *leaf == Leaf::Pickle);
+        let (Some((name, _)), false) = (pickle, is_allowed) else {
+            return Ok(());
+        };
+        let message = format!("'{}' holds pickles", name.escape_debug());
+        Err(unsupported(message).with_hint(
+            "a pickle runs code when it is opened; its bytes, unopened, are given with --format litdata --allow-pickle, \
+             in Python with format={'name': 'litdata', 'pickle': True}",
+        ))
     }
 
     /// All items.
@@ -185,8 +208,7 @@ impl RawConfig {
         match self.compression_level.as_deref() {
             None | Some("" | "chunk") => Ok(Granularity::Chunk),
             Some("batch") => Ok(Granularity::Batch),
-            Some("sample") => Err(unsupported("every item is compressed by itself".to_owned())
-                .with_hint("write the data set with compression_level 'chunk' or 'batch'")),
+            Some("sample") => Ok(Granularity::Item),
             Some(other) => Err(unsupported(format!(
                 "the compression level '{}' is not known",
                 other.escape_debug()

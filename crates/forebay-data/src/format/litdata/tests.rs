@@ -1,4 +1,4 @@
-//! Chunks of our own making: cuts, truncation, damage, an index that lies, frames.
+//! Chunks of our own making: cuts, truncation, damage, an index that lies, frames, compressed items.
 
 use bytes::Bytes;
 use forebay_core::ErrorKind;
@@ -10,6 +10,7 @@ use crate::format::scan_bytes;
 use crate::table::Layout;
 
 const FRAMES: &[u8] = include_bytes!("../../../../../fixtures/litdata/frames/chunk-0-0.bin");
+const ITEMS: &[u8] = include_bytes!("../../../../../fixtures/litdata/sample/chunk-0-0.bin");
 
 fn index(serializers: &[&str], items: u64, bytes: usize) -> Json {
     json!({
@@ -40,7 +41,7 @@ fn scan(index: &Json, bytes: &[u8], step: usize) -> Result<Table> {
     let index = Index::parse(index.to_string().as_bytes())?;
     let key = index.chunks[0].key.clone();
     let scan = LitData::new(&Key::ROOT, index).scan_file(&key, bytes.len() as u64)?;
-    scan_bytes(Box::new(scan), &Bytes::copy_from_slice(bytes), step)
+    scan_bytes(scan, &Bytes::copy_from_slice(bytes), step)
 }
 
 fn small() -> (Json, Vec<u8>) {
@@ -158,34 +159,107 @@ fn an_index_that_says_too_little_or_too_much_is_refused() {
 }
 
 #[test]
-fn compressed_items_are_refused_by_name() {
+fn a_compression_that_is_not_known_is_refused_by_name() {
     let (mut index, bytes) = small();
     index["config"]["compression"] = json!("zstd");
-    for (level, says) in [("sample", "every item"), ("column", "'column'")] {
-        index["config"]["compression_level"] = json!(level);
-        let error = scan(&index, &bytes, 9).unwrap_err();
-        assert!(error.to_string().contains(says), "{error}");
+    index["config"]["compression_level"] = json!("column");
+    let error = scan(&index, &bytes, 9).unwrap_err();
+    assert!(error.to_string().contains("'column'"), "{error}");
+}
+
+#[test]
+fn bytes_behind_the_items_are_refused() {
+    let mut bytes = chunk(&[&[&[1; 8]], &[&[2; 8]]]);
+    bytes.extend(b"and so on");
+    let index = index(&["int"], 2, bytes.len());
+    let error = scan(&index, &bytes, 9).unwrap_err();
+    assert!(
+        error.to_string().contains("9 bytes behind the last item"),
+        "{error}"
+    );
+}
+
+/// What a chunk of compressed items becomes, and its table.
+fn items(index: &Json, stored: &[u8], step: usize) -> Result<(Vec<u8>, Table)> {
+    let raw = decoded(Codec::LitdataItems, stored, step)?;
+    let index = Index::parse(index.to_string().as_bytes())?;
+    let key = index.chunks[0].key.clone();
+    let scan = LitData::new(&Key::ROOT, index).scan_file(&key, stored.len() as u64)?;
+    let table = scan_bytes(scan, &Bytes::copy_from_slice(&raw), step)?;
+    Ok((raw, table))
+}
+
+fn items_index() -> Json {
+    let mut index = index(&["no_header_tensor:18", "int", "str"], 6, ITEMS.len());
+    index["config"]["compression"] = json!("zstd");
+    index["config"]["compression_level"] = json!("sample");
+    index
+}
+
+#[test]
+fn compressed_items_are_found_however_they_are_cut() {
+    let index = items_index();
+    let (raw, table) = items(&index, ITEMS, usize::MAX).unwrap();
+    table.check(raw.len() as u64).unwrap();
+    assert_eq!(table.samples(), 6);
+    for step in 1..ITEMS.len() {
+        let (cut, again) = items(&index, ITEMS, step).unwrap();
+        assert!(cut == raw && again == table, "{step}");
     }
 }
 
 #[test]
-fn rows_kept_as_arrow_are_refused_by_name() {
-    // No bytes in any item, and something behind them.
-    let mut bytes = chunk(&[&[], &[]]);
-    bytes.extend(b"ARROW1 and so on");
-    let index = index(&["int"], 2, bytes.len());
-    let error = scan(&index, &bytes, 9).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("behind the last item"), "{error}");
+fn compressed_items_that_do_not_hold_together_are_refused() {
+    let index = items_index();
+    for len in 1..ITEMS.len() {
+        let error = decoded(Codec::LitdataItems, &ITEMS[..len], 11).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{len}");
+    }
+    let error = decoded(Codec::LitdataItems, &[ITEMS, b"x"].concat(), 11).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    // Every bit of the number of items and of the offsets.
+    for at in 0..4 * 8 {
+        for bit in 0..8 {
+            let mut stored = ITEMS.to_vec();
+            stored[at] ^= 1 << bit;
+            assert!(items(&index, &stored, 50).is_err(), "{at} {bit}");
+        }
+    }
+    // What comes out of the codec, cut off, longer, or with another length of a leaf, of an item, or another number.
+    let raw = decoded(Codec::LitdataItems, ITEMS, usize::MAX).unwrap();
+    let pass = |raw: &[u8]| {
+        let index = Index::parse(index.to_string().as_bytes()).unwrap();
+        let key = index.chunks[0].key.clone();
+        let scan = LitData::new(&Key::ROOT, index).scan_file(&key, ITEMS.len() as u64);
+        scan_bytes(scan.unwrap(), &Bytes::copy_from_slice(raw), 7)
+    };
+    pass(&raw).unwrap();
+    for len in 0..raw.len() {
+        assert_eq!(pass(&raw[..len]).unwrap_err().kind(), ErrorKind::Corrupt, "{len}");
+    }
+    assert_eq!(
+        pass(&[&raw[..], b"x"].concat()).unwrap_err().kind(),
+        ErrorKind::Corrupt
+    );
+    // Number, lengths of the leaves of the first item, which is 8 bytes long, and its length.
+    for at in (0..16).chain(24..28) {
+        let mut raw = raw.clone();
+        raw[at] ^= 1;
+        assert!(pass(&raw).is_err(), "{at}");
+    }
 }
 
 fn unframed(stored: &[u8], step: usize) -> Result<Vec<u8>> {
+    decoded(Codec::LitdataFrames, stored, step)
+}
+
+fn decoded(codec: Codec, stored: &[u8], step: usize) -> Result<Vec<u8>> {
     let mut raw = Vec::new();
     let mut sink = |bytes: &[u8]| {
         raw.extend_from_slice(bytes);
         Ok(())
     };
-    let mut decoder = Decoder::new(Codec::LitdataFrames);
+    let mut decoder = Decoder::new(codec);
     for piece in stored.chunks(step) {
         decoder.feed(piece, &mut sink)?;
     }

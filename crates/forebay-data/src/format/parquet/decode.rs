@@ -22,16 +22,14 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::columns::Leaf;
-use super::contain::contained;
-use super::convert::{Joined, absent, too_large};
+use super::OP;
 use super::footer::{File, RowGroup, in_group};
-use super::json::unreadable;
 use super::lent;
 use super::pages::{self, Pages};
 use crate::block::{Block, Column};
 use crate::codec::{RATIO_FREE_BYTES, RATIO_MAX};
 use crate::filter::{Bound, Outline};
+use crate::format::arrow::{Joined, Leaf, absent, contained, innermost, too_large, unreadable};
 use crate::format::petastorm::unpack;
 use crate::format::{Chunks, GroupDecoder};
 use crate::source::ShardSource;
@@ -146,7 +144,7 @@ impl File {
 
     /// Decode one field of a row group, from a chunk that was compared.
     fn decode_column(&self, chunks: &Chunks, group: usize, column: usize) -> Result<Column> {
-        let missing = || Error::new(ErrorKind::InvalidInput, "read parquet", "there is no such column");
+        let missing = || Error::new(ErrorKind::InvalidInput, OP, "there is no such column");
         let leaf = self.leaves.get(column).ok_or_else(missing)?;
         let rows = self.groups.get(group).ok_or_else(missing)?.rows;
         let decoded = self.decode_leaf(chunks, group, leaf, rows).and_then(|decoded| {
@@ -161,7 +159,7 @@ impl File {
                 leaf.field.name.escape_debug(),
                 error.message()
             );
-            let named = Error::new(error.kind(), "read parquet", named);
+            let named = Error::new(error.kind(), OP, named);
             match error.hint() {
                 Some(hint) => named.with_hint(hint),
                 None => named,
@@ -232,7 +230,7 @@ impl File {
         }
         let (batch_rows, reader) = self.plan(leaf, &looked, rows);
         let mask = ProjectionMask::leaves(schema, leaf.index..leaf.index + leaf.count);
-        contained("it", move || {
+        contained(OP, "it", move || {
             let input = Held {
                 start: span.start(),
                 bytes: chunk,
@@ -248,7 +246,8 @@ impl File {
                 Joined::new(bytes_max)
             };
             for batch in batches {
-                joined.add(&batch?.into())?;
+                let (array, nulls) = innermost(&batch?.into())?;
+                joined.add(&array, nulls)?;
             }
             Ok(joined.finish(rows)?)
         })
@@ -282,7 +281,7 @@ impl File {
         let has_small_offsets = matches!(leaf.data_type, DataType::List(_)) || leaf.is_json;
         if has_small_offsets && values > i32::MAX as u64 {
             let message = "its lists have more than 2^31 - 1 elements";
-            return Err(Error::new(ErrorKind::LimitExceeded, "read parquet", message));
+            return Err(Error::new(ErrorKind::LimitExceeded, OP, message));
         }
         let decoded = decoded_max(leaf, meta, values, rows).saturating_add(pages.raw_bytes);
         pages::check_decoded(decoded, span.len())?;
@@ -386,7 +385,7 @@ impl<'a> Work<'a> {
         wanted.dedup();
         if wanted.last().is_some_and(|column| *column >= count) {
             let message = "a column is asked for that the shard does not have";
-            return Err(Error::new(ErrorKind::InvalidInput, "read parquet", message));
+            return Err(Error::new(ErrorKind::InvalidInput, OP, message));
         }
         let mut steps = Vec::new();
         let mut rows = None;
@@ -459,21 +458,21 @@ impl File {
         let Layout::Groups(groups) = &table.layout else {
             return Err(Error::new(
                 ErrorKind::Internal,
-                "read parquet",
+                OP,
                 "its table is not one of groups",
             ));
         };
         let (Some(known), Some(found)) = (groups.list.get(group), self.groups.get(group)) else {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
-                "read parquet",
+                OP,
                 "there is no such row group",
             ));
         };
         if known.extent != found.extent || known.samples != found.rows || table.fields != self.fields() {
             return Err(Error::new(
                 ErrorKind::Precondition,
-                "read parquet",
+                OP,
                 "the file is not the one that its table was made of",
             )
             .with_hint("index the data set again"));
@@ -486,7 +485,7 @@ impl GroupDecoder for File {
     fn span(&self, group: usize, column: usize) -> Result<Span> {
         let leaf = self.leaves.get(column).ok_or_else(|| {
             let message = "there is no such column";
-            Error::new(ErrorKind::InvalidInput, "read parquet", message)
+            Error::new(ErrorKind::InvalidInput, OP, message)
         })?;
         self.span_of(group, leaf)
     }
@@ -599,7 +598,7 @@ fn merge(mut spans: Vec<Span>) -> Result<Vec<Span>> {
 }
 
 fn corrupt(message: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, "read parquet", message)
+    Error::new(ErrorKind::Corrupt, OP, message)
 }
 
 #[cfg(test)]

@@ -15,10 +15,10 @@ use parquet::file::metadata::{
     ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
 };
 
-use super::columns::{self, Leaf};
-use super::contain::contained;
+use super::OP;
 use super::known;
 use super::thrift::{BINARY, I32, LIST, Reader, STRUCT};
+use crate::format::arrow::{Leaf, contained, decoded_schema, leaves};
 use crate::format::petastorm::Packing;
 use crate::schema::{Dtype, Field, Kind};
 use crate::source::ShardSource;
@@ -102,25 +102,26 @@ impl File {
     fn from_footer(footer: &[u8], span: Span, columns: Option<&[String]>) -> Result<Self> {
         known::check(&mut Reader::new(footer), known::FOOTER)?;
         check_schema(footer)?;
-        let metadata = contained("the footer", || {
+        let metadata = contained(OP, "the footer", || {
             Ok(ParquetMetaDataReader::decode_metadata(footer)?)
         })?;
         let metadata = Arc::new(metadata);
         let with_schema = |options| {
             let metadata = Arc::clone(&metadata);
-            contained("the schema", || {
+            contained(OP, "the schema", || {
                 Ok(ArrowReaderMetadata::try_new(metadata, options)?)
             })
         };
         let inferred = with_schema(ArrowReaderOptions::new())?;
         let schema = inferred.schema();
-        let leaves = columns::leaves(
-            schema,
-            columns,
-            metadata.file_metadata().schema_descr().num_columns(),
-        )?;
+        let (leaves, found) = leaves(schema, columns)?;
+        let count = metadata.file_metadata().schema_descr().num_columns();
+        if found != count {
+            let message = format!("the Arrow schema of the file has {found} columns, the file {count}");
+            return Err(corrupt(&message));
+        }
         let decoded = |as_views| {
-            let schema = Arc::new(columns::decoded_schema(schema, as_views));
+            let schema = Arc::new(decoded_schema(schema, as_views));
             with_schema(ArrowReaderOptions::new().with_schema(schema))
         };
         let (plain, views) = (decoded(false)?, decoded(true)?);
@@ -198,7 +199,7 @@ impl File {
         let chunk = chunk.ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidInput,
-                "read parquet",
+                OP,
                 format!("there is no row group {group}"),
             )
         })?;
@@ -242,10 +243,7 @@ fn check_together(metadata: &ParquetMetaData, leaves: &[Leaf]) -> Result<()> {
             {
                 let name = leaf.field.name.escape_debug();
                 let message = format!("the parts of column '{name}' have others between them");
-                return Err(in_group(
-                    &Error::new(ErrorKind::Unsupported, "read parquet", message),
-                    number,
-                ));
+                return Err(in_group(&Error::new(ErrorKind::Unsupported, OP, message), number));
             }
         }
     }
@@ -363,7 +361,7 @@ fn footer_span(tail: &[u8], size: u64) -> Result<Span> {
         b"PAR1" => {}
         b"PARE" => {
             let message = "its footer is encrypted (PARE)";
-            return Err(Error::new(ErrorKind::Unsupported, "read parquet", message)
+            return Err(Error::new(ErrorKind::Unsupported, OP, message)
                 .with_hint("write the file without modular encryption"));
         }
         _ => {
@@ -429,7 +427,7 @@ fn check_elements(reader: &mut Reader<'_>) -> Result<()> {
         }
         if open.len() > SCHEMA_DEPTH_MAX {
             let message = format!("its schema is nested deeper than {SCHEMA_DEPTH_MAX} levels");
-            return Err(Error::new(ErrorKind::LimitExceeded, "read parquet", message));
+            return Err(Error::new(ErrorKind::LimitExceeded, OP, message));
         }
     }
     Ok(())
@@ -469,7 +467,7 @@ fn extent_of(group: &RowGroupMetaData, empty_at: u64) -> Result<(Span, u64)> {
     for chunk in group.columns() {
         if chunk.file_path().is_some_and(|path| !path.is_empty()) {
             let message = "its columns lie in another file";
-            return Err(Error::new(ErrorKind::Unsupported, "read parquet", message));
+            return Err(Error::new(ErrorKind::Unsupported, OP, message));
         }
         spans.push(chunk_span(chunk)?);
     }
@@ -511,20 +509,20 @@ fn too_long(len: u64) -> Error {
         ByteSize(len),
         ByteSize(FOOTER_BYTES_MAX)
     );
-    Error::new(ErrorKind::LimitExceeded, "read parquet", message)
+    Error::new(ErrorKind::LimitExceeded, OP, message)
 }
 
 /// Say of which row group an error speaks.
 pub(super) fn in_group(error: &Error, group: usize) -> Error {
     Error::new(
         error.kind(),
-        "read parquet",
+        OP,
         format!("row group {group}: {}", error.message()),
     )
 }
 
 fn corrupt(message: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, "read parquet", message)
+    Error::new(ErrorKind::Corrupt, OP, message)
 }
 
 #[cfg(test)]

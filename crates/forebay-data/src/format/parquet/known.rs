@@ -6,6 +6,7 @@
 
 use forebay_core::{Error, ErrorKind, Result};
 
+use super::OP;
 use super::thrift::{BINARY, BYTE, DOUBLE, FALSE, I16, I32, I64, LIST, Reader, STRUCT, TRUE};
 
 /// What a field or an element must be.
@@ -237,7 +238,7 @@ impl Known {
 fn other_type() -> Error {
     Error::new(
         ErrorKind::Corrupt,
-        "read parquet",
+        OP,
         "a field of a header has another type than it must have",
     )
 }

@@ -12,9 +12,9 @@ use parquet::basic::{Compression, Encoding, Type};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::schema::types::ColumnDescriptor;
 
-use super::columns::Leaf;
 use super::pages::{Levels, Pages, PlainPage};
 use crate::block::{Column, Shape};
+use crate::format::arrow::Leaf;
 
 /// Shorter values are copied: a place takes more than it saves.
 const VALUE_BYTES_MIN: u64 = 64;

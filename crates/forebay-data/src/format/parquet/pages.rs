@@ -10,6 +10,7 @@ use std::ops::Range;
 use forebay_core::{ByteSize, Error, ErrorKind, Result};
 use parquet::basic::Compression;
 
+use super::OP;
 use super::known;
 use super::thrift::{I32, Reader, STRUCT};
 use crate::codec::{RATIO_FREE_BYTES, RATIO_MAX};
@@ -299,15 +300,15 @@ pub(super) fn check_decoded(decoded_bytes: u64, stored_bytes: u64) -> Result<()>
 
 fn in_page(error: &Error, at: usize) -> Error {
     let message = format!("{} (page at byte {at} of the column chunk)", error.message());
-    Error::new(error.kind(), "read parquet", message)
+    Error::new(error.kind(), OP, message)
 }
 
 fn corrupt(message: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, "read parquet", message)
+    Error::new(ErrorKind::Corrupt, OP, message)
 }
 
 fn limit(message: String) -> Error {
-    Error::new(ErrorKind::LimitExceeded, "read parquet", message)
+    Error::new(ErrorKind::LimitExceeded, OP, message)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 use forebay_core::{Crc32c, Error, ErrorKind, Result, Span};
 
+use super::OP;
 use super::footer::File;
 use crate::format::Scan;
 use crate::table::{Group, Groups, Layout, Table};
@@ -122,5 +123,5 @@ impl Scan for Pass {
 }
 
 fn corrupt(message: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, "read parquet", message)
+    Error::new(ErrorKind::Corrupt, OP, message)
 }

@@ -3,6 +3,8 @@
 
 use forebay_core::{Error, ErrorKind, Result};
 
+use super::OP;
+
 /// Deepest nesting of values that are stepped over: stacks are finite.
 const SKIP_DEPTH_MAX: u32 = 16;
 
@@ -203,7 +205,7 @@ impl Writer {
 }
 
 fn corrupt(message: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, "read parquet", message)
+    Error::new(ErrorKind::Corrupt, OP, message)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The one place where panics of the Parquet library end.
+//! The one place where panics of the Parquet and Arrow libraries end.
 //!
-//! What the library does with hostile bytes was looked through, and what it trusts is checked before (footer.rs, pages.rs). But it is large, it
-//! asserts in many places (negative offsets, levels that do not fit each other), and a shard from elsewhere must not take a training run down with
-//! it. All of it is safe to leave in the middle: it works on memory of its own, which the unwinding frees.
+//! What they do with hostile bytes was looked through, and what they trust is checked before. But they are large, they
+//! assert in many places (negative offsets, levels that do not fit each other), and a shard from elsewhere must not take a training run down with
+//! it. All of it is safe to leave in the middle: they work on memory of their own, which the unwinding frees.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,7 +11,7 @@ use parquet::errors::ParquetError;
 
 /// An error of the library, or one of ours, on the way out of a contained call.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(in crate::format) enum Failure {
     Library(ParquetError),
     Ours(Error),
 }
@@ -41,8 +41,12 @@ impl From<Error> for Failure {
     }
 }
 
-/// Call the library to read `what`; its errors and its panics are `Corrupt`.
-pub(super) fn contained<T>(what: &str, call: impl FnOnce() -> Result<T, Failure>) -> Result<T> {
+/// Call a library to read `what`, in the course of `op`; its errors and its panics are `Corrupt`.
+pub(in crate::format) fn contained<T>(
+    op: &'static str,
+    what: &str,
+    call: impl FnOnce() -> Result<T, Failure>,
+) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(Failure::Ours(error))) => Err(error),
@@ -52,11 +56,11 @@ pub(super) fn contained<T>(what: &str, call: impl FnOnce() -> Result<T, Failure>
                 _ => ErrorKind::Corrupt,
             };
             let message = format!("{what} cannot be read: {}", sentence(&error));
-            Err(Error::new(kind, "read parquet", message))
+            Err(Error::new(kind, op, message))
         }
         Err(_) => {
             let message = format!("{what} does not follow the format");
-            Err(Error::new(ErrorKind::Corrupt, "read parquet", message))
+            Err(Error::new(ErrorKind::Corrupt, op, message))
         }
     }
 }
@@ -87,18 +91,20 @@ mod tests {
 
     #[test]
     fn panics_and_errors_come_out_as_corrupt() {
-        let error = contained::<()>("the footer", || panic!("on purpose")).unwrap_err();
+        let error = contained::<()>("read", "the footer", || panic!("on purpose")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
-        let error = contained::<()>("column 'x'", || {
+        let error = contained::<()>("read", "column 'x'", || {
             Err(ParquetError::General("Page CRC checksum mismatch".into()).into())
         });
         assert_eq!(
             error.unwrap_err().message(),
             "column 'x' cannot be read: Page CRC checksum mismatch"
         );
-        let ours = Error::new(ErrorKind::LimitExceeded, "read parquet", "too much");
+        let ours = Error::new(ErrorKind::LimitExceeded, "read", "too much");
         assert_eq!(
-            contained::<()>("x", || Err(ours.into())).unwrap_err().kind(),
+            contained::<()>("read", "x", || Err(ours.into()))
+                .unwrap_err()
+                .kind(),
             ErrorKind::LimitExceeded
         );
     }

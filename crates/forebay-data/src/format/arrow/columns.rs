@@ -1,6 +1,6 @@
 //! From the Arrow schema of a file to fields: which leaf column becomes which field.
 //!
-//! The schema is the one the Parquet library infers, types of an embedded Arrow schema included. Two variants of it are asked for when
+//! The schema of a Parquet file is the one the library infers, types of an embedded Arrow schema included. Two variants of it are asked for when
 //! decoding: in both, dictionaries are undone; bytes and text have 64-bit offsets (copied once into one
 //! buffer) in the one, and are views (a dictionary entry that stands in many rows is not repeated in memory) in the other.
 //!
@@ -12,37 +12,42 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field as ArrowField, Fields, Schema as ArrowSchema, TimeUnit};
 use forebay_core::{Error, ErrorKind, Result};
 
+use super::OP;
 use crate::format::petastorm::Packing;
 use crate::schema::{Dtype, Field, Kind, Tick, Unit};
 use crate::table::FIELDS_MAX;
 
 /// Most digits of a decimal that fits 64 bits whatever they are.
-pub(super) const DECIMAL_DIGITS_MAX: u8 = 18;
+pub(in crate::format) const DECIMAL_DIGITS_MAX: u8 = 18;
 
 /// What intervals are called. Nothing reads them: the library gives a part of each only.
 const INTERVAL: &str = "parquet:interval";
 
 /// A leaf column of the file that is a field, or several that are one together.
 #[derive(Debug, Clone)]
-pub(super) struct Leaf {
+pub(in crate::format) struct Leaf {
     /// The field.
-    pub(super) field: Field,
+    pub(in crate::format) field: Field,
     /// Number among the leaf columns of the file; the first, where there are several.
-    pub(super) index: usize,
+    pub(in crate::format) index: usize,
     /// How many leaf columns it is made of.
-    pub(super) count: usize,
+    pub(in crate::format) count: usize,
     /// Its values are written as JSON.
-    pub(super) is_json: bool,
+    pub(in crate::format) is_json: bool,
     /// Its Arrow type, as it is decoded (without the structs around it).
-    pub(super) data_type: DataType,
+    pub(in crate::format) data_type: DataType,
     /// Whether there are lists around or in it: then values and rows are not the same number.
-    pub(super) is_repeated: bool,
+    pub(in crate::format) is_repeated: bool,
     /// Arrays that its bytes hold, where something else than the file says so.
-    pub(super) packing: Option<Packing>,
+    pub(in crate::format) packing: Option<Packing>,
 }
 
 /// The fields of a file: all of them, or those of that name (a name of a struct means all its members).
-pub(super) fn leaves(schema: &ArrowSchema, wanted: Option<&[String]>, columns: usize) -> Result<Vec<Leaf>> {
+/// Also how many leaf columns there are, with those that are no field.
+pub(in crate::format) fn leaves(
+    schema: &ArrowSchema,
+    wanted: Option<&[String]>,
+) -> Result<(Vec<Leaf>, usize)> {
     let mut walk = Walk {
         wanted,
         found: HashSet::new(),
@@ -51,12 +56,6 @@ pub(super) fn leaves(schema: &ArrowSchema, wanted: Option<&[String]>, columns: u
     };
     for field in schema.fields() {
         walk.visit(field, "")?;
-    }
-    if walk.next != columns {
-        return Err(corrupt(format!(
-            "the Arrow schema of the file has {} columns, the file {columns}",
-            walk.next
-        )));
     }
     for name in wanted.unwrap_or_default() {
         if !walk.found.contains(name.as_str()) {
@@ -67,15 +66,16 @@ pub(super) fn leaves(schema: &ArrowSchema, wanted: Option<&[String]>, columns: u
     for leaf in &walk.leaves {
         if !names.insert(leaf.field.name.as_str()) {
             let message = format!("two columns are called '{}'", leaf.field.name.escape_debug());
-            return Err(Error::new(ErrorKind::Unsupported, "read parquet", message));
+            return Err(Error::new(ErrorKind::Unsupported, OP, message));
         }
     }
     if walk.leaves.len() > FIELDS_MAX {
         let message = format!("{} columns; a shard may have {FIELDS_MAX}", walk.leaves.len());
-        return Err(Error::new(ErrorKind::LimitExceeded, "read parquet", message)
-            .with_hint("name the columns that are needed"));
+        return Err(
+            Error::new(ErrorKind::LimitExceeded, OP, message).with_hint("name the columns that are needed")
+        );
     }
-    Ok(walk.leaves)
+    Ok((walk.leaves, walk.next))
 }
 
 struct Walk<'a> {
@@ -212,7 +212,7 @@ fn unit_of(data_type: &DataType) -> Option<Unit> {
 }
 
 /// The type of numbers that values of a fixed width are.
-pub(super) fn dtype_of(data_type: &DataType) -> Option<Dtype> {
+pub(in crate::format) fn dtype_of(data_type: &DataType) -> Option<Dtype> {
     Some(match data_type {
         DataType::Boolean => Dtype::Bool,
         DataType::Int8 => Dtype::Int8,
@@ -235,7 +235,7 @@ pub(super) fn dtype_of(data_type: &DataType) -> Option<Dtype> {
 }
 
 /// The schema to decode with; bytes and text as views or with 64-bit offsets.
-pub(super) fn decoded_schema(schema: &ArrowSchema, as_views: bool) -> ArrowSchema {
+pub(in crate::format) fn decoded_schema(schema: &ArrowSchema, as_views: bool) -> ArrowSchema {
     ArrowSchema::new_with_metadata(
         decoded_fields(schema.fields(), as_views),
         schema.metadata().clone(),
@@ -304,11 +304,7 @@ fn no_such_column(name: &str, schema: &ArrowSchema) -> Error {
         .map(|field| field.name().as_str())
         .collect();
     let message = format!("there is no column '{}'", name.escape_debug());
-    Error::new(ErrorKind::InvalidInput, "read parquet", message)
+    Error::new(ErrorKind::InvalidInput, OP, message)
         .with_field(name)
         .with_hint(format!("there are: {}", known.join(", ").escape_debug()))
-}
-
-fn corrupt(message: String) -> Error {
-    Error::new(ErrorKind::Corrupt, "read parquet", message)
 }

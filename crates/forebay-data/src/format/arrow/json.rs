@@ -19,34 +19,35 @@ use base64::engine::general_purpose::STANDARD;
 use forebay_core::{Error, ErrorKind, Result};
 use serde::Serialize;
 
+use super::OP;
 use super::convert::too_large;
 
 /// Values one after the other. A value of a dictionary may stand in one row any number of times, so that what it has grown to is looked at between values.
 #[derive(Debug)]
-pub(super) struct Json {
+pub(in crate::format) struct Json {
     data: Vec<u8>,
     bytes_max: u64,
 }
 
 impl Json {
     /// None yet; more than `bytes_max` are refused.
-    pub(super) fn new(bytes_max: u64) -> Self {
+    pub(in crate::format) fn new(bytes_max: u64) -> Self {
         Self {
             data: Vec::new(),
             bytes_max,
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::format) fn len(&self) -> usize {
         self.data.len()
     }
 
-    pub(super) fn into_bytes(self) -> Vec<u8> {
+    pub(in crate::format) fn into_bytes(self) -> Vec<u8> {
         self.data
     }
 
     /// Append the value of a row.
-    pub(super) fn add(&mut self, array: &dyn Array, row: usize) -> Result<()> {
+    pub(in crate::format) fn add(&mut self, array: &dyn Array, row: usize) -> Result<()> {
         write(array, row, self)?;
         self.check()
     }
@@ -70,8 +71,10 @@ fn write(array: &dyn Array, row: usize, out: &mut Json) -> Result<()> {
         DataType::List(_) => list(&array.as_list::<i32>().value(row), out),
         DataType::LargeList(_) => list(&array.as_list::<i64>().value(row), out),
         DataType::FixedSizeList(..) => list(&array.as_fixed_size_list().value(row), out),
+        DataType::Utf8 => put(out, array.as_string::<i32>().value(row)),
         DataType::LargeUtf8 => put(out, array.as_string::<i64>().value(row)),
         DataType::Utf8View => put(out, array.as_string_view().value(row)),
+        DataType::Binary => bytes(array.as_binary::<i32>().value(row), out),
         DataType::LargeBinary => bytes(array.as_binary::<i64>().value(row), out),
         DataType::BinaryView => bytes(array.as_binary_view().value(row), out),
         DataType::FixedSizeBinary(_) => bytes(array.as_fixed_size_binary().value(row), out),
@@ -121,10 +124,10 @@ fn time(array: &dyn Array, data_type: &DataType, row: usize, out: &mut Json) -> 
     }
 }
 
-/// Values of a type that the Parquet library does not read as they are.
-pub(super) fn unreadable(data_type: &DataType) -> Error {
+/// Values of a type that cannot be read as they are.
+pub(in crate::format) fn unreadable(data_type: &DataType) -> Error {
     let message = format!("values of type {data_type} cannot be read");
-    Error::new(ErrorKind::Unsupported, "read parquet", message)
+    Error::new(ErrorKind::Unsupported, OP, message)
         .with_hint("leave the column out: name the fields that are needed")
 }
 
@@ -209,7 +212,7 @@ fn each(
 }
 
 fn corrupt(message: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, "read parquet", message)
+    Error::new(ErrorKind::Corrupt, OP, message)
 }
 
 fn bytes(value: &[u8], out: &mut Json) -> Result<()> {
@@ -218,5 +221,5 @@ fn bytes(value: &[u8], out: &mut Json) -> Result<()> {
 
 fn put<T: Serialize + ?Sized>(out: &mut Json, value: &T) -> Result<()> {
     serde_json::to_writer(&mut out.data, value)
-        .map_err(|error| Error::new(ErrorKind::Internal, "read parquet", "no JSON").with_source(error))
+        .map_err(|error| Error::new(ErrorKind::Internal, OP, "no JSON").with_source(error))
 }

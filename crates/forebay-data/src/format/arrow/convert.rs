@@ -8,18 +8,19 @@ use arrow_array::types::{ByteArrayType, ByteViewType, Decimal128Type};
 use arrow_array::{
     Array, ArrayRef, GenericByteArray, GenericByteViewArray, GenericListArray, OffsetSizeTrait, StructArray,
 };
-use arrow_buffer::{Buffer, NullBuffer};
+use arrow_buffer::{ArrowNativeType, Buffer, NullBuffer};
 use arrow_schema::DataType;
 use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Result};
 
+use super::OP;
 use super::columns::{DECIMAL_DIGITS_MAX, dtype_of};
 use super::json::Json;
 use crate::block::{Column, Shape};
 
 /// A column being put together from batches.
 #[derive(Debug)]
-pub(super) struct Joined {
+pub(in crate::format) struct Joined {
     column: Option<Column>,
     rows: usize,
     bytes_max: u64,
@@ -28,7 +29,7 @@ pub(super) struct Joined {
 
 impl Joined {
     /// Nothing yet; more than `bytes_max` of it is refused.
-    pub(super) fn new(bytes_max: u64) -> Self {
+    pub(in crate::format) fn new(bytes_max: u64) -> Self {
         Self {
             column: None,
             rows: 0,
@@ -38,21 +39,20 @@ impl Joined {
     }
 
     /// The same of values that become JSON.
-    pub(super) fn json(bytes_max: u64) -> Self {
+    pub(in crate::format) fn json(bytes_max: u64) -> Self {
         Self {
             is_json: true,
             ..Self::new(bytes_max)
         }
     }
 
-    /// The next rows. What is refused here has grown by one batch beyond the bound.
-    pub(super) fn add(&mut self, batch: &StructArray) -> Result<()> {
-        let (array, nulls) = innermost(batch)?;
+    /// The next rows, with those that have none. What is refused here has grown by one batch beyond the bound.
+    pub(in crate::format) fn add(&mut self, array: &ArrayRef, nulls: Option<NullBuffer>) -> Result<()> {
         let rows = array.len();
         let column = if self.is_json {
-            json_column(&array, self.bytes_max)?
+            json_column(array, self.bytes_max)?
         } else {
-            column_of(&array, self.bytes_max)?
+            column_of(array, self.bytes_max)?
         };
         let added = Part { nulls, column };
         self.join(added, rows)?;
@@ -77,11 +77,7 @@ impl Joined {
             (Shape::Ends(ends), Shape::Ends(more)) => ends.extend(more.iter().skip(1).map(|end| base + end)),
             (Shape::Fixed(width), Shape::Fixed(more)) if *width == more => {}
             _ => {
-                return Err(Error::new(
-                    ErrorKind::Internal,
-                    "read parquet",
-                    "batches of two layouts",
-                ));
+                return Err(Error::new(ErrorKind::Internal, OP, "batches of two layouts"));
             }
         }
         if before.present.is_some() || column.present.is_some() {
@@ -103,7 +99,7 @@ impl Joined {
     }
 
     /// The column, of as many rows as were expected.
-    pub(super) fn finish(self, rows: u64) -> Result<Column> {
+    pub(in crate::format) fn finish(self, rows: u64) -> Result<Column> {
         if self.rows as u64 != rows {
             return Err(corrupt(&format!("it has {} rows instead of {rows}", self.rows)));
         }
@@ -117,7 +113,7 @@ struct Part {
 }
 
 /// A column that no row has a value of.
-pub(super) fn absent() -> Column {
+pub(in crate::format) fn absent() -> Column {
     Column {
         data: Bytes::new(),
         shape: Shape::Fixed(0),
@@ -126,7 +122,7 @@ pub(super) fn absent() -> Column {
 }
 
 /// The only leaf of nested structs, and which rows have it: a null struct has no members.
-fn innermost(batch: &StructArray) -> Result<(ArrayRef, Option<NullBuffer>)> {
+pub(in crate::format) fn innermost(batch: &StructArray) -> Result<(ArrayRef, Option<NullBuffer>)> {
     let mut nulls = batch.nulls().cloned();
     let mut members = batch.columns();
     loop {
@@ -143,6 +139,8 @@ fn innermost(batch: &StructArray) -> Result<(ArrayRef, Option<NullBuffer>)> {
 
 fn column_of(array: &ArrayRef, bytes_max: u64) -> Result<Column> {
     match array.data_type() {
+        DataType::Utf8 => bytes_column(array.as_string::<i32>()),
+        DataType::Binary => bytes_column(array.as_binary::<i32>()),
         DataType::LargeUtf8 => bytes_column(array.as_string::<i64>()),
         DataType::LargeBinary => bytes_column(array.as_binary::<i64>()),
         DataType::Utf8View => view_column(array.as_string_view(), bytes_max),
@@ -192,7 +190,7 @@ fn fixed(array: &ArrayRef) -> Result<(Bytes, usize)> {
             Some(width) => slice(array, width),
             None => Err(Error::new(
                 ErrorKind::Unsupported,
-                "read parquet",
+                OP,
                 format!("it was decoded to {other}"),
             )),
         },
@@ -268,26 +266,21 @@ fn list_column<O: OffsetSizeTrait>(list: &GenericListArray<O>) -> Result<Column>
     Ok(column(data, Shape::Ends(ends.collect())))
 }
 
-fn bytes_column<T>(array: &GenericByteArray<T>) -> Result<Column>
-where
-    T: ByteArrayType<Offset = i64>,
-{
+fn bytes_column<T: ByteArrayType>(array: &GenericByteArray<T>) -> Result<Column> {
     let offsets = array.value_offsets();
-    let (Some(first), Some(last)) = (offsets.first().copied(), offsets.last().copied()) else {
+    let (Some(first), Some(last)) = (offsets.first(), offsets.last()) else {
         return Ok(column(Bytes::new(), Shape::Ends(vec![0])));
     };
-    let ends = offsets.iter().map(|end| (end - first) as u64).collect();
+    let (first, last) = (first.as_usize(), last.as_usize());
     let buffer = array.values();
-    let range = usize::try_from(first)
-        .ok()
-        .zip(usize::try_from(last - first).ok());
-    match range.filter(|(start, len)| start + len <= buffer.len()) {
-        Some((start, len)) => {
-            let data = bytes_of(buffer.slice_with_length(start, len));
-            Ok(column(data, Shape::Ends(ends)))
-        }
-        None => Err(corrupt("its values lie outside of their buffer")),
+    if first > last || last > buffer.len() {
+        return Err(corrupt("its values lie outside of their buffer"));
     }
+    let ends = offsets
+        .iter()
+        .map(|end| end.as_usize().saturating_sub(first) as u64);
+    let data = bytes_of(buffer.slice_with_length(first, last - first));
+    Ok(column(data, Shape::Ends(ends.collect())))
 }
 
 /// Views may repeat one value in many rows: what they become is counted before it is copied.
@@ -324,16 +317,16 @@ fn json_column(array: &ArrayRef, bytes_max: u64) -> Result<Column> {
     Ok(column(Bytes::from(json.into_bytes()), Shape::Ends(ends)))
 }
 
-pub(super) fn too_large(bytes_max: u64) -> Error {
+pub(in crate::format) fn too_large(bytes_max: u64) -> Error {
     let message = format!("it becomes more than {bytes_max} bytes when it is decoded");
-    Error::new(ErrorKind::LimitExceeded, "read parquet", message)
+    Error::new(ErrorKind::LimitExceeded, OP, message)
 }
 
 fn null_element() -> Error {
-    Error::new(ErrorKind::Unsupported, "read parquet", "a list has a null in it")
+    Error::new(ErrorKind::Unsupported, OP, "a list has a null in it")
         .with_hint("leave the column out, or write the lists without nulls")
 }
 
 fn corrupt(message: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, "read parquet", message)
+    Error::new(ErrorKind::Corrupt, OP, message)
 }

@@ -1,0 +1,415 @@
+//! Rows kept as Arrow: an Arrow file behind a chunk of empty items.
+//!
+//! ```text
+//! u32 N | u32 offsets[N+1], all at the end of the table | Arrow file | u32 its length | "LDARW01\0"
+//!
+//! Arrow file: "ARROW1\0\0" | schema | record batches: message, buffers | end | footer | u32 its length | "ARROW1"
+//! ```
+//!
+//! A record batch is a group. It is read, compared and decoded as a whole: where its columns are says the message in front of them, which nobody
+//! has seen when reads are planned. So the first field of a group stands for all its bytes, and the others for none.
+//!
+//! What the library trusts is checked before: types (those of JSON, which is what the writer takes for a row), places of batches and buffers, what
+//! compressed buffers say they become. What is left is contained.
+
+mod batch;
+mod scan;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::{Endianness, MetadataVersion, root_as_footer};
+use arrow_schema::{ArrowError, DataType, Schema};
+use bytes::Bytes;
+use forebay_core::{Error, ErrorKind, Result, Span, crc32c};
+
+use super::{OP, corrupt};
+use crate::block::Block;
+use crate::filter::Outline;
+use crate::format::arrow::{Leaf, contained, leaves};
+use crate::format::{Chunks, GroupDecoder};
+use crate::schema::Field;
+use crate::source::ShardSource;
+use crate::table::{Footer, Groups, Layout, Table};
+
+/// How a chunk ends that has rows of Arrow.
+const MAGIC: &[u8; 8] = b"LDARW01\0";
+
+/// How an Arrow file begins and ends.
+const FILE_MAGIC: &[u8; 6] = b"ARROW1";
+
+/// Length and magic, of the chunk and of the Arrow file.
+const END_BYTES: u64 = 12;
+const FILE_END_BYTES: u64 = 10;
+
+/// Read at once from the end: most footers fit.
+const TAIL_BYTES: u64 = 16 << 10;
+
+/// Longest footer: 24 bytes for each record batch, of 256 rows where LitData wrote them, and the schema.
+const FOOTER_BYTES_MAX: u64 = 64 << 20;
+
+/// Longest message in front of a batch: 16 bytes for each buffer, of which a column has a few.
+const MESSAGE_BYTES_MAX: u64 = 16 << 20;
+
+/// What a batch is reckoned to become, as a multiple of its stored bytes: nobody knows before its message is read, and text shrinks to a third or a fourth.
+const DECODED_RATIO: u64 = 4;
+
+/// What the footer of such a chunk says.
+#[derive(Debug, Clone)]
+pub(super) struct ArrowChunk {
+    schema: Arc<Schema>,
+    version: MetadataVersion,
+    leaves: Vec<Leaf>,
+    fields: Vec<Field>,
+    /// For each column of the schema, the fields it becomes.
+    columns: Vec<Range<usize>>,
+    batches: Vec<Batch>,
+    /// From the footer of the Arrow file to the end of the chunk.
+    footer: Footer,
+}
+
+/// A record batch.
+#[derive(Debug, Clone, Copy)]
+struct Batch {
+    /// Its message and its buffers.
+    extent: Span,
+    message_bytes: u32,
+}
+
+impl ArrowChunk {
+    /// Look at the end of a chunk; `None` where it has no rows of Arrow.
+    pub(super) async fn open(source: &ShardSource) -> Result<Option<Self>> {
+        let size = source.size();
+        let tail = Span::new(size.saturating_sub(TAIL_BYTES), size)?;
+        let (bytes, _) = source.read(tail).await?;
+        let Some(span) = footer_span(&bytes, size)? else {
+            return Ok(None);
+        };
+        let footer = if span.start() >= tail.start() {
+            bytes.slice(span.relative_to(tail.start()))
+        } else {
+            source.read(span).await?.0
+        };
+        Self::parse(&footer, span).map(Some)
+    }
+
+    /// The footer that a table was made of: it must be the same.
+    pub(super) async fn open_known(source: &ShardSource, groups: &Groups) -> Result<Decoder> {
+        let (extent, size) = (groups.footer.extent, source.size());
+        let changed = || {
+            let message = format!(
+                "the footer of its rows at byte {} does not have the checksum of the manifest",
+                extent.start()
+            );
+            corrupt(&message).with_hint(
+                "forebay verify names every damage; a chunk that was written anew is to be indexed again",
+            )
+        };
+        if extent.len() > FOOTER_BYTES_MAX + END_BYTES + FILE_END_BYTES || extent.end() != size {
+            return Err(changed());
+        }
+        let (footer, _) = source.read(extent).await?;
+        if crc32c(&footer) != groups.footer.crc {
+            return Err(changed());
+        }
+        Ok(Decoder::new(Self::parse(&footer, extent)?, groups))
+    }
+
+    /// The same of a chunk in memory.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn of_bytes(bytes: &Bytes) -> Result<Option<Self>> {
+        let Some(span) = footer_span(bytes, bytes.len() as u64)? else {
+            return Ok(None);
+        };
+        Self::parse(&bytes.slice(span.relative_to(0)), span).map(Some)
+    }
+
+    /// From the bytes of `span`: the footer, and all behind it, whose lengths were compared before.
+    fn parse(bytes: &Bytes, span: Span) -> Result<Self> {
+        let ends = (END_BYTES + FILE_END_BYTES) as usize;
+        let Some((footer, ends)) = bytes.len().checked_sub(ends).map(|len| bytes.split_at(len)) else {
+            return Err(corrupt("the footer of its rows is cut off"));
+        };
+        let file_bytes = ends
+            .get(FILE_END_BYTES as usize..)
+            .and_then(|rest| rest.first_chunk().copied())
+            .map_or(0, u32::from_le_bytes);
+        let file = (span.end() - END_BYTES)
+            .checked_sub(u64::from(file_bytes))
+            .filter(|start| *start < span.start())
+            .ok_or_else(|| corrupt("its rows are longer than the chunk"))?;
+        // Batches lie behind the magic of the file, and before its footer.
+        let room = Span::new(file, span.start())?;
+        contained(OP, "the footer of its rows", || {
+            let footer = root_as_footer(footer).map_err(|error| ArrowError::ParseError(error.to_string()))?;
+            let schema = footer
+                .schema()
+                .ok_or_else(|| corrupt("its rows have no schema"))?;
+            if schema.endianness() != Endianness::Little {
+                return Err(unsupported("its rows have the most significant byte first".to_owned()).into());
+            }
+            if footer.dictionaries().is_some_and(|list| !list.is_empty()) {
+                return Err(unsupported("its rows have dictionaries".to_owned()).into());
+            }
+            let blocks = footer.recordBatches().into_iter().flatten();
+            let blocks = blocks.map(|block| (block.offset(), block.metaDataLength(), block.bodyLength()));
+            let batches = batches(blocks, room)?;
+            let schema = try_fb_to_schema(schema)?;
+            Ok(Self::of_schema(
+                schema,
+                footer.version(),
+                batches,
+                Footer {
+                    extent: span,
+                    crc: crc32c(bytes),
+                },
+            )?)
+        })
+    }
+
+    fn of_schema(
+        schema: Schema,
+        version: MetadataVersion,
+        batches: Vec<Batch>,
+        footer: Footer,
+    ) -> Result<Self> {
+        for field in schema.fields() {
+            check_type(field.name(), field.data_type())?;
+        }
+        let mut columns = Vec::with_capacity(schema.fields().len());
+        for field in schema.fields() {
+            let start = columns.last().map_or(0, |column: &Range<usize>| column.end);
+            let (own, _) = leaves(&Schema::new(vec![Arc::clone(field)]), None)?;
+            columns.push(start..start + own.len());
+        }
+        let (leaves, _) = leaves(&schema, None)?;
+        Ok(Self {
+            fields: leaves.iter().map(|leaf| leaf.field.clone()).collect(),
+            schema: Arc::new(schema),
+            version,
+            leaves,
+            columns,
+            batches,
+            footer,
+        })
+    }
+
+    fn batch(&self, group: usize) -> Result<Batch> {
+        let batch = self.batches.get(group).copied();
+        batch.ok_or_else(|| Error::new(ErrorKind::InvalidInput, OP, "there is no such group of rows"))
+    }
+}
+
+/// Decodes the batches of a chunk.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    chunk: ArrowChunk,
+    /// Number in the chunk of the first row of each batch.
+    firsts: Vec<u64>,
+}
+
+impl Decoder {
+    fn new(chunk: ArrowChunk, groups: &Groups) -> Self {
+        let mut next = 0u64;
+        let firsts = groups.list.iter().map(|group| {
+            let first = next;
+            next = next.saturating_add(group.samples);
+            first
+        });
+        Self {
+            firsts: firsts.collect(),
+            chunk,
+        }
+    }
+
+    /// The bytes of a batch, where they are what the table says.
+    fn compare(&self, chunks: &Chunks, table: &Table, group: usize) -> Result<(Bytes, u64)> {
+        let Layout::Groups(groups) = &table.layout else {
+            return Err(Error::new(
+                ErrorKind::Internal,
+                OP,
+                "its table is not one of groups",
+            ));
+        };
+        let batch = self.chunk.batch(group)?;
+        let known = groups
+            .list
+            .get(group)
+            .filter(|known| known.extent == batch.extent);
+        let (Some(known), true) = (known, table.fields == self.chunk.fields) else {
+            let message = "the chunk is not the one that its table was made of";
+            return Err(
+                Error::new(ErrorKind::Precondition, OP, message).with_hint("index the data set again")
+            );
+        };
+        let what = match chunks.get(batch.extent) {
+            Some(bytes) if groups.chunk_crc(group, 0) == Some(crc32c(&bytes)) => {
+                return Ok((bytes, known.samples));
+            }
+            Some(_) => "do not have the checksum of the manifest",
+            None => "are not among the bytes that were read",
+        };
+        let message = format!("rows of group {group} at byte {} {what}", batch.extent.start());
+        Err(corrupt(&message).with_hint("forebay verify names every damage"))
+    }
+}
+
+impl GroupDecoder for Decoder {
+    fn span(&self, group: usize, column: usize) -> Result<Span> {
+        let extent = self.chunk.batch(group)?.extent;
+        match column {
+            0 => Ok(extent),
+            _ => Span::at(extent.end(), 0),
+        }
+    }
+
+    fn spans(&self, group: usize, columns: &[usize]) -> Result<Vec<Span>> {
+        match columns {
+            [] => Ok(Vec::new()),
+            _ => Ok(vec![self.chunk.batch(group)?.extent]),
+        }
+    }
+
+    fn verified_bytes(&self, group: usize, columns: &[usize]) -> Result<u64> {
+        let spans = self.spans(group, columns)?;
+        Ok(spans.iter().map(|span| span.len()).sum())
+    }
+
+    fn decoded_bytes(&self, group: usize, _columns: &[usize]) -> u64 {
+        let batch = self.chunk.batches.get(group);
+        batch.map_or(0, |batch| batch.extent.len().saturating_mul(DECODED_RATIO))
+    }
+
+    fn decode(&self, chunks: &Chunks, table: &Arc<Table>, group: usize, columns: &[usize]) -> Result<Block> {
+        let (bytes, rows) = self.compare(chunks, table, group)?;
+        let decoded = self.chunk.decode(group, bytes, rows, columns);
+        let columns = decoded.map_err(|error| in_group(&error, group))?;
+        let first = self.firsts.get(group).copied().unwrap_or_default();
+        Ok(Block::from_columns(
+            Arc::clone(table),
+            first..first + rows,
+            columns,
+        ))
+    }
+
+    fn outline(&self, _group: usize, _column: usize) -> Outline<'_> {
+        Outline::UNKNOWN
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        let batches = size_of_val(&self.chunk.batches[..]) + size_of_val(&self.firsts[..]);
+        batches as u64 + self.chunk.footer.extent.len()
+    }
+}
+
+/// Where the footer begins, up to the end of the chunk, from its last bytes; `None` where it does not end like one with rows of Arrow.
+fn footer_span(tail: &[u8], size: u64) -> Result<Option<Span>> {
+    let Some((rest, len)) = tail
+        .split_last_chunk::<8>()
+        .filter(|(_, magic)| *magic == MAGIC)
+        .and_then(|(rest, _)| rest.split_last_chunk::<4>())
+    else {
+        return Ok(None);
+    };
+    let file_bytes = u64::from(u32::from_le_bytes(*len));
+    let footer_bytes = rest
+        .split_last_chunk::<6>()
+        .filter(|(_, magic)| *magic == FILE_MAGIC)
+        .and_then(|(rest, _)| rest.last_chunk::<4>())
+        .map(|len| u64::from(u32::from_le_bytes(*len)));
+    let Some(footer_bytes) = footer_bytes else {
+        return Err(
+            unsupported("the rows behind its items are no Arrow file".to_owned())
+                .with_hint("versions of litdata before 0.2.76 wrote streams there; write the data set again"),
+        );
+    };
+    if footer_bytes > FOOTER_BYTES_MAX {
+        let message = format!("the footer of its rows would have {footer_bytes} bytes");
+        return Err(Error::new(ErrorKind::LimitExceeded, OP, message));
+    }
+    let footer = size.checked_sub(END_BYTES + FILE_END_BYTES + footer_bytes);
+    let start = size.checked_sub(END_BYTES + file_bytes);
+    match (start, footer) {
+        (Some(start), Some(footer)) if start < footer => Span::new(footer, size).map(Some),
+        _ => Err(corrupt("its rows are longer than the chunk")),
+    }
+}
+
+/// The record batches, where they lie behind each other in `room`, the file before its footer.
+fn batches(blocks: impl Iterator<Item = (i64, i32, i64)>, room: Span) -> Result<Vec<Batch>> {
+    let mut batches: Vec<Batch> = Vec::new();
+    for (number, (offset, message, body)) in blocks.enumerate() {
+        let misplaced = || corrupt(&format!("group {number} of its rows does not lie where rows do"));
+        let sizes = (u64::try_from(offset), u32::try_from(message), u64::try_from(body));
+        let (Ok(offset), Ok(message_bytes), Ok(body)) = sizes else {
+            return Err(misplaced());
+        };
+        if u64::from(message_bytes) > MESSAGE_BYTES_MAX {
+            let message = format!("the message of group {number} of its rows has {message_bytes} bytes");
+            return Err(Error::new(ErrorKind::LimitExceeded, OP, message));
+        }
+        let start = room.start().checked_add(offset).ok_or_else(misplaced)?;
+        let len = body.checked_add(u64::from(message_bytes)).ok_or_else(misplaced)?;
+        let extent = Span::at(start, len).map_err(|_| misplaced())?;
+        let earliest = batches.last().map_or(room.start(), |before| before.extent.end());
+        if extent.is_empty() || extent.start() < earliest || extent.end() > room.end() {
+            return Err(misplaced());
+        }
+        batches.push(Batch {
+            extent,
+            message_bytes,
+        });
+    }
+    Ok(batches)
+}
+
+/// Refuse types that rows of JSON do not have: no writer is known to write them, and some of them would have to be looked at twice.
+fn check_type(name: &str, data_type: &DataType) -> Result<()> {
+    match data_type {
+        DataType::Null
+        | DataType::Boolean
+        | DataType::Int64
+        | DataType::Float64
+        | DataType::Utf8
+        | DataType::LargeUtf8
+        | DataType::Binary
+        | DataType::LargeBinary => Ok(()),
+        DataType::Int8
+        | DataType::Int16
+        | DataType::Int32
+        | DataType::UInt8
+        | DataType::UInt16
+        | DataType::UInt32
+        | DataType::UInt64
+        | DataType::Float16
+        | DataType::Float32 => Ok(()),
+        DataType::List(item) | DataType::LargeList(item) => check_type(name, item.data_type()),
+        DataType::Struct(members) => members
+            .iter()
+            .try_for_each(|member| check_type(name, member.data_type())),
+        other => Err(unsupported(format!(
+            "column '{}' of its rows is of the type {other}",
+            name.escape_debug()
+        ))),
+    }
+}
+
+fn in_group(error: &Error, group: usize) -> Error {
+    let named = Error::new(
+        error.kind(),
+        OP,
+        format!("group {group} of its rows: {}", error.message()),
+    );
+    match error.hint() {
+        Some(hint) => named.with_hint(hint),
+        None => named,
+    }
+}
+
+fn unsupported(message: String) -> Error {
+    Error::new(ErrorKind::Unsupported, OP, message)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! One record batch: its message looked through, then its columns.
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef};
+use arrow_buffer::{Buffer, NullBuffer};
+use arrow_ipc::reader::FileDecoder;
+use arrow_ipc::{Block as IpcBlock, Message, RecordBatch, root_as_message};
+use arrow_schema::{ArrowError, DataType};
+use bytes::Bytes;
+use forebay_core::{Error, ErrorKind, Result};
+
+use super::super::{OP, corrupt};
+use super::ArrowChunk;
+use crate::block::Column;
+use crate::codec::{RATIO_FREE_BYTES, RATIO_MAX};
+use crate::format::arrow::{Joined, Leaf, absent, contained};
+
+/// What stands before the length of a message.
+const CONTINUATION: [u8; 4] = [0xff; 4];
+
+/// Bytes in front of a compressed buffer that say what it becomes.
+const RAW_LENGTH_BYTES: usize = 8;
+
+/// What that says of a buffer that is not compressed after all.
+const NOT_COMPRESSED: i64 = -1;
+
+impl ArrowChunk {
+    /// The fields `columns` of a batch, from its bytes; the others have no values.
+    pub(super) fn decode(
+        &self,
+        group: usize,
+        bytes: Bytes,
+        rows: u64,
+        columns: &[usize],
+    ) -> Result<Vec<Column>> {
+        let batch = self.batch(group)?;
+        let message_bytes = batch.message_bytes as usize;
+        let (message, body) = bytes
+            .split_at_checked(message_bytes)
+            .ok_or_else(|| corrupt("they are shorter than their message"))?;
+        let raw_bytes = check(message, body, rows)?;
+        let wanted = |column: usize| {
+            let fields = self.columns.get(column).cloned().unwrap_or_default();
+            columns.iter().any(|field| fields.contains(field))
+        };
+        let projection: Vec<usize> = (0..self.columns.len()).filter(|column| wanted(*column)).collect();
+        let block = IpcBlock::new(0, message_bytes as i32, body.len() as i64);
+        let buffer = Buffer::from(bytes.clone());
+        let decoded = contained(OP, "they", || {
+            let decoder =
+                FileDecoder::new(self.schema.clone(), self.version).with_projection(projection.clone());
+            let batch = decoder.read_record_batch(&block, &buffer)?;
+            Ok(batch.ok_or_else(|| corrupt("there is no batch of rows"))?)
+        })?;
+        // JSON puts names, quotes and commas around values.
+        let bytes_max = raw_bytes.saturating_mul(RATIO_MAX).max(RATIO_FREE_BYTES);
+        let mut made: Vec<Column> = self.leaves.iter().map(|_| absent()).collect();
+        for (array, column) in decoded.columns().iter().zip(&projection) {
+            let mut arrays = Vec::new();
+            flatten(array, None, &mut arrays);
+            let fields = self.columns.get(*column).cloned().unwrap_or_default();
+            if arrays.len() != fields.len() {
+                return Err(corrupt("they have other columns than their schema says"));
+            }
+            for (field, (array, nulls)) in fields.zip(arrays) {
+                if let (Some(leaf), true) = (self.leaves.get(field), columns.contains(&field))
+                    && let Some(slot) = made.get_mut(field)
+                {
+                    *slot = contained(OP, "they", || {
+                        Ok(column_of(leaf, &array, nulls, rows, bytes_max)?)
+                    })?;
+                }
+            }
+        }
+        Ok(made)
+    }
+}
+
+fn column_of(
+    leaf: &Leaf,
+    array: &ArrayRef,
+    nulls: Option<NullBuffer>,
+    rows: u64,
+    bytes_max: u64,
+) -> Result<Column> {
+    let mut joined = if leaf.is_json {
+        Joined::json(bytes_max)
+    } else {
+        Joined::new(bytes_max)
+    };
+    let added = joined.add(array, nulls).and_then(|()| joined.finish(rows));
+    added.map_err(|error| {
+        let name = leaf.field.name.escape_debug();
+        let named = Error::new(error.kind(), OP, format!("column '{name}': {}", error.message()));
+        match error.hint() {
+            Some(hint) => named.with_hint(hint),
+            None => named,
+        }
+    })
+}
+
+/// The columns that a column is made of, as the fields were: members of structs, and no columns of nulls. A null struct has no members.
+fn flatten(array: &ArrayRef, outer: Option<NullBuffer>, out: &mut Vec<(ArrayRef, Option<NullBuffer>)>) {
+    let nulls = NullBuffer::union(outer.as_ref(), array.logical_nulls().as_ref());
+    match array.data_type() {
+        DataType::Struct(_) => {
+            for member in array.as_struct().columns() {
+                flatten(member, nulls.clone(), out);
+            }
+        }
+        DataType::Null => {}
+        _ => out.push((array.clone(), nulls)),
+    }
+}
+
+/// How many rows the batch of a message has.
+pub(super) fn rows(message: &[u8]) -> Result<u64> {
+    with_batch(message, |batch| {
+        u64::try_from(batch.length()).map_err(|_| corrupt("there are fewer than no rows"))
+    })
+}
+
+/// Compare the buffers of a batch with what is there of them, and what they say they become with what is possible; how much that is.
+fn check(message: &[u8], body: &[u8], rows: u64) -> Result<u64> {
+    with_batch(message, |batch| {
+        if u64::try_from(batch.length()) != Ok(rows) {
+            return Err(corrupt(&format!(
+                "there are {} rows instead of {rows}",
+                batch.length()
+            )));
+        }
+        let is_compressed = batch.compression().is_some();
+        let mut raw_bytes = 0u64;
+        for buffer in batch.buffers().into_iter().flatten() {
+            let bytes = usize::try_from(buffer.offset())
+                .ok()
+                .zip(usize::try_from(buffer.length()).ok())
+                .and_then(|(start, len)| body.get(start..start.checked_add(len)?))
+                .ok_or_else(|| corrupt("a buffer lies outside of them"))?;
+            let raw = match bytes.first_chunk::<RAW_LENGTH_BYTES>() {
+                _ if !is_compressed || bytes.is_empty() => bytes.len() as u64,
+                None => return Err(corrupt("a compressed buffer does not say what it becomes")),
+                Some(len) => match i64::from_le_bytes(*len) {
+                    NOT_COMPRESSED => (bytes.len() - RAW_LENGTH_BYTES) as u64,
+                    len => u64::try_from(len).map_err(|_| corrupt("a buffer of fewer than no bytes"))?,
+                },
+            };
+            raw_bytes = raw_bytes.saturating_add(raw);
+        }
+        let bytes_max = (body.len() as u64)
+            .saturating_mul(RATIO_MAX)
+            .max(RATIO_FREE_BYTES);
+        if raw_bytes > bytes_max {
+            let message = format!("{} bytes of them would become {raw_bytes}", body.len());
+            return Err(Error::new(ErrorKind::LimitExceeded, OP, message)
+                .with_hint("no ordinary data shrinks that much; look at where the chunk comes from"));
+        }
+        Ok(raw_bytes)
+    })
+}
+
+fn with_batch<T>(message: &[u8], look: impl FnOnce(RecordBatch<'_>) -> Result<T>) -> Result<T> {
+    contained(OP, "their message", || {
+        let message = parse(message)?;
+        let batch = message
+            .header_as_record_batch()
+            .ok_or_else(|| corrupt("their message is of another kind"))?;
+        Ok(look(batch)?)
+    })
+}
+
+fn parse(message: &[u8]) -> Result<Message<'_>, ArrowError> {
+    let message = message.strip_prefix(&CONTINUATION).unwrap_or(message);
+    let message = message.get(4..).unwrap_or_default();
+    root_as_message(message).map_err(|error| ArrowError::ParseError(error.to_string()))
+}
