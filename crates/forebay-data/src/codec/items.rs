@@ -18,7 +18,7 @@ const WORD_BYTES: usize = 4;
 pub(super) struct Items {
     phase: Phase,
     partial: Vec<u8>,
-    items: u32,
+    count: u32,
     /// Where the frames begin, and where the last ends.
     offsets: Vec<u32>,
     item: usize,
@@ -41,7 +41,7 @@ impl Items {
         Ok(Self {
             phase: Phase::Count,
             partial: Vec::new(),
-            items: 0,
+            count: 0,
             offsets: Vec::new(),
             item: 0,
             frame: Frame::new()?,
@@ -59,8 +59,8 @@ impl Items {
                 break;
             }
             let (taken, given) = match self.phase {
-                Phase::Count => self.count(rest, room)?,
-                Phase::Offsets => (self.offset(rest)?, 0),
+                Phase::Count => self.take_count(rest, room)?,
+                Phase::Offsets => (self.take_offset(rest)?, 0),
                 Phase::Item => self.item(rest, room)?,
                 Phase::Length => (0, self.length(room)),
                 Phase::End => (0, 0),
@@ -90,31 +90,31 @@ impl Items {
         (taken, word)
     }
 
-    fn count(&mut self, stored: &[u8], room: &mut [u8]) -> Result<(usize, usize), &'static str> {
+    fn take_count(&mut self, stored: &[u8], room: &mut [u8]) -> Result<(usize, usize), &'static str> {
         let (taken, Some(items)) = self.word(stored) else {
             return Ok((stored.len(), 0));
         };
         if items == 0 || items > ROWS_MAX {
             return Err("no chunk has that many items");
         }
-        self.items = items;
+        self.count = items;
         self.phase = Phase::Offsets;
         Ok((taken, put(room, items)))
     }
 
-    fn offset(&mut self, stored: &[u8]) -> Result<usize, &'static str> {
+    fn take_offset(&mut self, stored: &[u8]) -> Result<usize, &'static str> {
         let (taken, Some(offset)) = self.word(stored) else {
             return Ok(stored.len());
         };
         let is_possible = match self.offsets.last() {
-            None => offset == (self.items + 2) * WORD_BYTES as u32,
+            None => offset == (self.count + 2) * WORD_BYTES as u32,
             Some(before) => offset > *before,
         };
         if !is_possible {
             return Err("the offsets of the items do not ascend from the end of their table");
         }
         self.offsets.push(offset);
-        if self.offsets.len() as u64 == u64::from(self.items) + 1 {
+        if self.offsets.len() as u64 == u64::from(self.count) + 1 {
             self.phase = Phase::Item;
         }
         Ok(taken)
@@ -136,7 +136,7 @@ impl Items {
 
     fn length(&mut self, room: &mut [u8]) -> usize {
         self.item += 1;
-        self.phase = if self.item == self.items as usize {
+        self.phase = if self.item == self.count as usize {
             Phase::End
         } else {
             Phase::Item

@@ -39,6 +39,16 @@ def grid(index):
     }
 
 
+def row(index):
+    """A sample that they make a row of Arrow of."""
+    return {
+        "number": index,
+        "text": f"t\u00e9xt {index}",
+        "list": list(range(index % 4)),
+        "nested": {"name": f"{index}"},
+    }
+
+
 def document(index):
     return torch.arange(index * 10, index * 10 + 8, dtype=torch.int32)
 
@@ -85,6 +95,28 @@ class TheirChunks(Case):
 
     def test_compressed_chunks_litdata(self):
         self.check(compression="zstd")
+
+    def test_compressed_items_litdata(self):
+        self.check(compression="zstd", compression_level="sample")
+
+    def test_rows_of_arrow_litdata(self):
+        for compression in (None, "zstd"):
+            folder = self.optimized(row, chunk_size=11, compression=compression)
+            self.assertEqual((folder / "chunk-0-0.bin").read_bytes()[-8:], b"LDARW01\0")
+            dataset = litdata.StreamingDataset(str(folder), shuffle=False)
+            wanted = []
+            for index in range(COUNT):
+                theirs = dataset[index]
+                wanted.append(
+                    {
+                        "number": np.int64(theirs["number"]),
+                        "text": theirs["text"].encode(),
+                        "list": np.array(theirs["list"], dtype=np.int64),
+                        "nested.name": theirs["nested"]["name"].encode(),
+                    }
+                )
+            self.assertEqual([want["number"] for want in wanted], list(range(COUNT)))
+            self.assert_streams(folder, wanted)
 
     def test_tokens_litdata(self):
         folder = self.optimized(document, chunk_size=80, item_loader=TokensLoader(block_size=8))

@@ -61,7 +61,11 @@ fn row_value(kind: &Kind, bytes: Option<&[u8]>) -> Json {
     match kind {
         Kind::Text => std::str::from_utf8(bytes).unwrap().into(),
         Kind::Bytes => {
-            serde_json::json!({"hex": bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()})
+            let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+            let hex: String = digits
+                .filter_map(|digit| char::from_digit(digit.into(), 16))
+                .collect();
+            serde_json::json!({"hex": hex})
         }
         Kind::Json => serde_json::from_slice(bytes).unwrap(),
         Kind::Array {

@@ -195,6 +195,21 @@ impl ArrowChunk {
         })
     }
 
+    /// Decode all that a table of this chunk says is there.
+    #[cfg(fuzzing)]
+    pub(super) fn decode_fuzzed(self, bytes: &Bytes, table: Table) {
+        let Layout::Groups(groups) = &table.layout else {
+            return;
+        };
+        let decoder = Decoder::new(self, groups);
+        let columns: Vec<usize> = (0..table.fields.len()).collect();
+        let (count, table) = (groups.list.len(), Arc::new(table));
+        let chunks = Chunks::whole(0, bytes.clone());
+        for group in 0..count {
+            let _ = decoder.decode(&chunks, &table, group, &columns);
+        }
+    }
+
     fn batch(&self, group: usize) -> Result<Batch> {
         let batch = self.batches.get(group).copied();
         batch.ok_or_else(|| Error::new(ErrorKind::InvalidInput, OP, "there is no such group of rows"))
@@ -283,7 +298,7 @@ impl GroupDecoder for Decoder {
 
     fn decode(&self, chunks: &Chunks, table: &Arc<Table>, group: usize, columns: &[usize]) -> Result<Block> {
         let (bytes, rows) = self.compare(chunks, table, group)?;
-        let decoded = self.chunk.decode(group, bytes, rows, columns);
+        let decoded = self.chunk.decode(group, &bytes, rows, columns);
         let columns = decoded.map_err(|error| in_group(&error, group))?;
         let first = self.firsts.get(group).copied().unwrap_or_default();
         Ok(Block::from_columns(
@@ -374,8 +389,8 @@ fn check_type(name: &str, data_type: &DataType) -> Result<()> {
         | DataType::Utf8
         | DataType::LargeUtf8
         | DataType::Binary
-        | DataType::LargeBinary => Ok(()),
-        DataType::Int8
+        | DataType::LargeBinary
+        | DataType::Int8
         | DataType::Int16
         | DataType::Int32
         | DataType::UInt8

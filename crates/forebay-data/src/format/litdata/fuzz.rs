@@ -1,14 +1,19 @@
-//! What the fuzzer feeds: chunks of leaves and of tokens, index.json, encoded values, chunks of frames.
+//! What the fuzzer feeds: chunks of leaves and of tokens, index.json, encoded values, chunks of frames, of compressed items and of rows of Arrow.
 
 use bytes::Bytes;
 use forebay_core::Key;
 
-use super::{Chunk, Index, LitData, Loader};
+use super::{ArrowChunk, Chunk, Index, Items, LitData, Loader};
 use crate::codec::Codec;
 use crate::format::litdata::index::Granularity;
 use crate::format::litdata::leaf::Leaf;
 use crate::format::value::Value;
-use crate::format::{mds, scan_bytes};
+use crate::format::{Scan, mds, scan_bytes};
+use crate::schema::{Field, Kind};
+use crate::table::Table;
+
+const ROWS: &[u8] = include_bytes!("../../../../../fixtures/litdata/arrow/chunk-0-1.bin");
+const ROWS_ZSTD: &[u8] = include_bytes!("../../../../../fixtures/litdata/arrow-zstd/chunk-0-0.bin");
 
 pub(super) fn run(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else {
@@ -36,18 +41,73 @@ pub(super) fn run(bytes: &[u8]) {
         assert_eq!(names.len(), 3);
     }
     mds::decode_fuzzed(Codec::LitdataFrames, rest, step);
+    mds::decode_fuzzed(Codec::LitdataItems, rest, step);
+    same_when_cut(
+        || Box::new(Items::new(2, leaves(), vec![Some(8), None])),
+        rest,
+        step,
+    );
+    arrow(rest, step);
+    for good in [ROWS, ROWS_ZSTD] {
+        arrow(&damaged(good, rest), step);
+    }
+}
+
+/// A good chunk with some bytes changed: two bytes say which, one says how. Nobody writes a chunk of Arrow by chance.
+fn damaged(good: &[u8], changes: &[u8]) -> Vec<u8> {
+    let mut bytes = good.to_vec();
+    for change in changes.chunks_exact(3) {
+        let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % bytes.len();
+        bytes[at] ^= change[2];
+    }
+    bytes
+}
+
+fn leaves() -> Vec<Field> {
+    ["a", "b"].map(|name| Field::new(name, Kind::Bytes)).to_vec()
+}
+
+/// A chunk with rows of Arrow: what is accepted can be decoded or is refused.
+fn arrow(bytes: &[u8], step: usize) {
+    let bytes = Bytes::copy_from_slice(bytes);
+    let Ok(Some(rows)) = ArrowChunk::of_bytes(&bytes) else {
+        return;
+    };
+    let chunk = chunk(&bytes);
+    let Some(table) = same_when_cut(|| rows.clone().scan(&chunk), &bytes, step) else {
+        return;
+    };
+    rows.decode_fuzzed(&bytes, table);
+}
+
+/// A pass whose result does not depend on how the bytes are cut, and holds together.
+fn same_when_cut(scan: impl Fn() -> Box<dyn Scan>, bytes: &[u8], step: usize) -> Option<Table> {
+    let pass = |step| scan_bytes(scan(), &Bytes::copy_from_slice(bytes), step);
+    let (whole, cut) = (pass(usize::MAX), pass(step));
+    assert_eq!(whole.is_ok(), cut.is_ok());
+    let (whole, cut) = (whole.ok()?, cut.ok()?);
+    whole
+        .check(bytes.len() as u64)
+        .expect("a table that holds together");
+    assert_eq!(whole, cut);
+    Some(whole)
+}
+
+/// What index.json would say of it.
+fn chunk(bytes: &[u8]) -> Chunk {
+    let items = bytes.first_chunk().copied().map_or(0, u32::from_le_bytes);
+    Chunk {
+        key: Key::parse("chunk-0-0.bin").expect("a name"),
+        bytes: bytes.len() as u64,
+        items: u64::from(items),
+        tokens: None,
+    }
 }
 
 /// What a scan accepts holds together, and does not depend on how the bytes are cut.
 fn scan(loader: Loader, bytes: &[u8], step: usize) {
-    let key = Key::parse("chunk-0-0.bin").expect("a name");
-    let items = bytes.first_chunk().copied().map_or(0, u32::from_le_bytes);
-    let chunk = Chunk {
-        key: key.clone(),
-        bytes: bytes.len() as u64,
-        items: u64::from(items),
-        tokens: None,
-    };
+    let chunk = chunk(bytes);
+    let key = chunk.key.clone();
     let serializers: &[&str] = match loader {
         Loader::PyTree => &["int", "str", "tensor"],
         Loader::Tokens => &["no_header_tensor:16"],
@@ -64,18 +124,8 @@ fn scan(loader: Loader, bytes: &[u8], step: usize) {
             granularity: Granularity::None,
         },
     );
-    let pass = |step| {
-        let scan = format.scan_file(&key, bytes.len() as u64).expect("it is listed");
-        scan_bytes(scan, &Bytes::copy_from_slice(bytes), step)
-    };
-    let (whole, cut) = (pass(usize::MAX), pass(step));
-    assert_eq!(whole.is_ok(), cut.is_ok());
-    if let (Ok(whole), Ok(cut)) = (whole, cut) {
-        whole
-            .check(bytes.len() as u64)
-            .expect("a table that holds together");
-        assert_eq!(whole, cut);
-    }
+    let pass = || format.scan_file(&key, bytes.len() as u64).expect("it is listed");
+    same_when_cut(pass, bytes, step);
 }
 
 /// A chunk whose items have the lengths that the first bytes say, and whose content is the rest.

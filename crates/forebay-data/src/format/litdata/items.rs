@@ -21,7 +21,7 @@ pub(super) struct Items {
     /// Bytes of each leaf, where all its values have the same.
     sizes: Vec<Option<u32>>,
     /// What index.json says.
-    items: u64,
+    count_known: u64,
     phase: Phase,
     /// What came of the numbers that are not complete yet.
     partial: Vec<u8>,
@@ -48,7 +48,7 @@ impl Items {
         Self {
             builder: TableBuilder::new(fields),
             sizes,
-            items,
+            count_known: items,
             phase: Phase::Count,
             partial: Vec::new(),
             at: 0,
@@ -86,8 +86,11 @@ impl Items {
     fn complete(&mut self) -> Result<()> {
         let first = words(&self.partial).next().unwrap_or_default();
         match self.phase {
-            Phase::Count if u64::from(first) != self.items => {
-                let message = format!("the chunk has {first} items, but index.json says {}", self.items);
+            Phase::Count if u64::from(first) != self.count_known => {
+                let message = format!(
+                    "the chunk has {first} items, but index.json says {}",
+                    self.count_known
+                );
                 return Err(corrupt(&message));
             }
             Phase::Count => self.begin()?,
@@ -110,7 +113,7 @@ impl Items {
     }
 
     fn begin(&mut self) -> Result<()> {
-        if self.item == self.items {
+        if self.item == self.count_known {
             self.phase = Phase::End;
             return Ok(());
         }
@@ -165,7 +168,7 @@ impl Scan for Items {
         if self.phase == Phase::End {
             return self.builder.finish();
         }
-        let message = format!("the chunk ends in item {} of {}", self.item, self.items);
+        let message = format!("the chunk ends in item {} of {}", self.item, self.count_known);
         Err(corrupt(&message))
     }
 }

@@ -29,7 +29,7 @@ impl ArrowChunk {
     pub(super) fn decode(
         &self,
         group: usize,
-        bytes: Bytes,
+        bytes: &Bytes,
         rows: u64,
         columns: &[usize],
     ) -> Result<Vec<Column>> {
@@ -100,12 +100,12 @@ fn column_of(
 }
 
 /// The columns that a column is made of, as the fields were: members of structs, and no columns of nulls. A null struct has no members.
-fn flatten(array: &ArrayRef, outer: Option<NullBuffer>, out: &mut Vec<(ArrayRef, Option<NullBuffer>)>) {
-    let nulls = NullBuffer::union(outer.as_ref(), array.logical_nulls().as_ref());
+fn flatten(array: &ArrayRef, outer: Option<&NullBuffer>, out: &mut Vec<(ArrayRef, Option<NullBuffer>)>) {
+    let nulls = NullBuffer::union(outer, array.logical_nulls().as_ref());
     match array.data_type() {
         DataType::Struct(_) => {
             for member in array.as_struct().columns() {
-                flatten(member, nulls.clone(), out);
+                flatten(member, nulls.as_ref(), out);
             }
         }
         DataType::Null => {}
