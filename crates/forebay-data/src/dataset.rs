@@ -17,6 +17,7 @@ mod group;
 mod index;
 mod layout;
 mod listed;
+mod partitions;
 mod place;
 mod read;
 mod registry;

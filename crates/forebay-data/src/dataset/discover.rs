@@ -11,7 +11,7 @@ use super::layout::{beside, with_layout};
 use super::listed::by_index;
 use super::place::nothing_at;
 use super::registry::{self, PETASTORM, ShardStore};
-use super::splits;
+use super::{partitions, splits};
 use crate::format::petastorm::{COMMON_METADATA, Petastorm};
 use crate::manifest::{FormatSpec, MANIFEST_NAME, SUMS_NAME};
 use crate::source::ShardSource;
@@ -267,6 +267,9 @@ fn by_names(
         objects.into_iter().filter(is_shard).collect()
     };
     notes.extend(splits::told(&shards).filter(|_| !are_named));
+    if Family::Parquet.is_of(&spec.name) {
+        notes.extend(partitions::told(&shards));
+    }
     let from = ShardStore::plain(Arc::clone(store));
     Ok(Discovered {
         spec,
