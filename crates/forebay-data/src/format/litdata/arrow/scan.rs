@@ -1,10 +1,10 @@
 //! The one pass over a chunk that makes its table: a CRC-32C of each record batch and of the footer, and the rows of each batch, as the bytes pass.
 
-use forebay_core::{Crc32c, Result, Span};
+use forebay_core::{Crc32c, Error, ErrorKind, Result, Span};
 
-use super::super::{Chunk, corrupt};
+use super::super::{Chunk, OP, corrupt};
 use super::{ArrowChunk, Batch, batch, in_group};
-use crate::format::Scan;
+use crate::format::{ROWS_MAX, Scan};
 use crate::table::{Group, Groups, Layout, Table};
 
 impl ArrowChunk {
@@ -111,6 +111,10 @@ impl Scan for Pass {
                 );
                 return Err(corrupt(&message));
             }
+        }
+        if rows > u64::from(ROWS_MAX) {
+            let message = format!("the chunk has {rows} items, more than {ROWS_MAX}");
+            return Err(Error::new(ErrorKind::LimitExceeded, OP, message));
         }
         Ok(Table {
             fields: self.chunk.fields,
