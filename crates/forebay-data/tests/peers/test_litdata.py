@@ -99,24 +99,29 @@ class TheirChunks(Case):
     def test_compressed_items_litdata(self):
         self.check(compression="zstd", compression_level="sample")
 
+    def check_rows_of_arrow(self, **options):
+        folder = self.optimized(row, chunk_size=11, **options)
+        self.assertEqual((folder / "chunk-0-0.bin").read_bytes()[-8:], b"LDARW01\0")
+        dataset = litdata.StreamingDataset(str(folder), shuffle=False)
+        wanted = []
+        for index in range(COUNT):
+            theirs = dataset[index]
+            wanted.append(
+                {
+                    "number": np.int64(theirs["number"]),
+                    "text": theirs["text"].encode(),
+                    "list": np.array(theirs["list"], dtype=np.int64),
+                    "nested.name": theirs["nested"]["name"].encode(),
+                }
+            )
+        self.assertEqual([want["number"] for want in wanted], list(range(COUNT)))
+        self.assert_streams(folder, wanted)
+
     def test_rows_of_arrow_litdata(self):
-        for compression in (None, "zstd"):
-            folder = self.optimized(row, chunk_size=11, compression=compression)
-            self.assertEqual((folder / "chunk-0-0.bin").read_bytes()[-8:], b"LDARW01\0")
-            dataset = litdata.StreamingDataset(str(folder), shuffle=False)
-            wanted = []
-            for index in range(COUNT):
-                theirs = dataset[index]
-                wanted.append(
-                    {
-                        "number": np.int64(theirs["number"]),
-                        "text": theirs["text"].encode(),
-                        "list": np.array(theirs["list"], dtype=np.int64),
-                        "nested.name": theirs["nested"]["name"].encode(),
-                    }
-                )
-            self.assertEqual([want["number"] for want in wanted], list(range(COUNT)))
-            self.assert_streams(folder, wanted)
+        self.check_rows_of_arrow()
+
+    def test_compressed_rows_of_arrow_litdata(self):
+        self.check_rows_of_arrow(compression="zstd")
 
     def test_tokens_litdata(self):
         folder = self.optimized(document, chunk_size=80, item_loader=TokensLoader(block_size=8))
