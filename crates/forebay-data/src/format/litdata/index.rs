@@ -107,6 +107,12 @@ impl Index {
         }
         let loader = raw.config.loader()?;
         let granularity = raw.config.granularity()?;
+        if loader == Loader::Tokens && granularity == Granularity::Item {
+            let message = "index.json tells of tokens in items that are compressed one by one".to_owned();
+            return Err(unsupported(message).with_hint(
+                "write the data set again without compression_level, which compresses whole chunks",
+            ));
+        }
         let leaves = raw.config.leaves()?;
         let chunks = raw.chunks.into_iter().map(RawChunk::check);
         let chunks = chunks.collect::<Result<Vec<_>>>()?;

@@ -89,6 +89,23 @@ fn truncation_and_damage_are_seen() {
 }
 
 #[test]
+fn tokens_that_are_compressed_one_by_one_are_refused() {
+    let index = |level: &str| {
+        json!({
+            "chunks": [{"chunk_bytes": 16, "chunk_size": 1, "dim": 4, "filename": "chunk-0-0.bin"}],
+            "config": {
+                "item_loader": "TokensLoader", "data_format": ["no_header_tensor:16"],
+                "compression": "zstd", "compression_level": level,
+            },
+        })
+    };
+    Index::parse(index("chunk").to_string().as_bytes()).unwrap();
+    let error = Index::parse(index("sample").to_string().as_bytes()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("one by one"), "{error}");
+}
+
+#[test]
 fn an_index_that_says_too_little_or_too_much_is_refused() {
     let (good, bytes) = small();
     for (pointer, value, kind, says) in [
