@@ -316,7 +316,7 @@ fn check_table(table: &Table, shard: &Shard, schema: &Schema) -> Result<()> {
         let known = schema
             .index_of(&field.name)
             .and_then(|index| schema.fields().get(index));
-        known.is_some_and(|known| known.is_like(field))
+        known.is_some_and(|known| known.covers(field))
     });
     if is_known {
         return Ok(());

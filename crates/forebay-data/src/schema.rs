@@ -126,7 +126,20 @@ pub enum Kind {
     },
 }
 
+/// Encoding of lists that are empty in all rows of a shard, `[]`: of what they would be lists, other shards say.
+const NO_ITEMS: &str = "json:no-items";
+
 impl Kind {
+    /// Lists that are empty in all rows of a shard.
+    pub(crate) fn no_items() -> Self {
+        let encoding = NO_ITEMS.to_owned();
+        Self::Encoded { encoding }
+    }
+
+    fn is_no_items(&self) -> bool {
+        matches!(self, Self::Encoded { encoding } if encoding == NO_ITEMS)
+    }
+
     /// Bytes of the field in every sample, where they are the same in all.
     pub fn fixed_bytes(&self) -> Option<u64> {
         match self {
@@ -198,6 +211,17 @@ impl Field {
         counts && self.kind == other.kind
     }
 
+    /// True when a field of a data set can be this field in one of its shards.
+    pub(crate) fn covers(&self, own: &Self) -> bool {
+        let is_listed = matches!(self.kind, Kind::Json | Kind::List { .. });
+        self.is_like(own) || (own.kind.is_no_items() && is_listed)
+    }
+
+    /// True when the values of a shard, where this is the field, are lists of none, which no bytes are.
+    pub(crate) fn is_empty_in(&self, own: &Self) -> bool {
+        own.kind.is_no_items() && matches!(self.kind, Kind::List { .. })
+    }
+
     /// What its values are, in words.
     pub(crate) fn what(&self) -> String {
         match self.unit {
@@ -234,10 +258,19 @@ impl Schema {
                     let common = known.unit.zip(field.unit);
                     known.unit = common.and_then(|(known, unit)| known.common(unit));
                 }
+                Some(known) if known.covers(field) => {}
+                Some(known) if field.covers(known) => *known = field.clone(),
                 Some(known) => return Err(mixed(known, field)),
             }
         }
         Ok(())
+    }
+
+    /// No more shards come: lists that were empty in all of them are what their bytes are, JSON.
+    pub(crate) fn settle(&mut self) {
+        for field in self.fields.iter_mut().filter(|field| field.kind.is_no_items()) {
+            field.kind = Kind::Json;
+        }
     }
 }
 
@@ -284,6 +317,33 @@ mod tests {
         let error = schema.merge(&[Field::new("y", Kind::Json)]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.to_string().contains("'y'"), "{error}");
+    }
+
+    #[test]
+    fn lists_without_items_are_what_other_shards_say() {
+        let field = |kind| Field::new("x", kind);
+        let list = Kind::List { dtype: Dtype::Int64 };
+        for kind in [list.clone(), Kind::Json] {
+            for kinds in [[Kind::no_items(), kind.clone()], [kind.clone(), Kind::no_items()]] {
+                let mut schema = Schema::default();
+                for own in &kinds {
+                    schema.merge(&[field(own.clone())]).unwrap();
+                }
+                schema.settle();
+                assert_eq!(schema.fields(), [field(kind.clone())]);
+                assert!(
+                    kinds
+                        .into_iter()
+                        .all(|own| schema.fields()[0].covers(&field(own)))
+                );
+            }
+        }
+        let mut schema = Schema::from(vec![field(Kind::no_items())]);
+        schema.merge(&[field(Kind::no_items())]).unwrap();
+        schema.settle();
+        assert_eq!(schema.fields(), [field(Kind::Json)]);
+        let mut schema = Schema::from(vec![field(Kind::no_items())]);
+        schema.merge(&[field(Kind::Text)]).unwrap_err();
     }
 
     #[test]

@@ -140,7 +140,8 @@ impl ManifestWriter {
 
     /// Write the rest, and open the manifest. A saved one is there, whole and durable, when this returns; [`Manifest::sums`] tells what became of
     /// `SHA256SUMS` beside it.
-    pub async fn finish(self) -> Result<Manifest> {
+    pub async fn finish(mut self) -> Result<Manifest> {
+        self.directory.schema.settle();
         let end = self.directory.encode(self.at)?;
         let fingerprint = self.directory.fingerprint()?;
         let sections = match self.sink {

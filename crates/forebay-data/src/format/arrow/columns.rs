@@ -105,9 +105,15 @@ impl Walk<'_> {
         }
         let data_type = decoded(field.data_type(), false);
         let kind = kind_of(&data_type);
+        let json = match &data_type {
+            DataType::List(item) | DataType::LargeList(item) if *item.data_type() == DataType::Null => {
+                Kind::no_items()
+            }
+            _ => Kind::Json,
+        };
         self.leaves.push(Leaf {
             is_json: kind.is_none(),
-            field: Field::new(name, kind.unwrap_or(Kind::Json)).counting(unit_of(&data_type)),
+            field: Field::new(name, kind.unwrap_or(json)).counting(unit_of(&data_type)),
             index,
             count,
             is_repeated: matches!(
