@@ -52,6 +52,17 @@ pub enum Shape {
 }
 
 impl Column {
+    /// Memory that it takes, or keeps from being given back.
+    pub fn memory_bytes(&self) -> u64 {
+        let places = match &self.shape {
+            Shape::Fixed(_) => 0,
+            Shape::Ends(ends) => size_of_val(&ends[..]),
+            Shape::Places(places) => size_of_val(&places[..]),
+        };
+        let present = self.present.as_ref().map_or(0, Vec::len);
+        (self.data.len() + places + present) as u64
+    }
+
     /// The value of row `index`; `None` where the row does not have one.
     pub fn get(&self, index: usize) -> Option<&[u8]> {
         if self

@@ -20,6 +20,9 @@ use crate::table::FIELDS_MAX;
 /// Most digits of a decimal that fits 64 bits whatever they are.
 pub(in crate::format) const DECIMAL_DIGITS_MAX: u8 = 18;
 
+/// Longest name of a field, the names of the structs around it included: a name stands in front of all members, however many there are.
+const NAME_BYTES_MAX: usize = 4 << 10;
+
 /// What intervals are called. Nothing reads them: the library gives a part of each only.
 const INTERVAL: &str = "parquet:interval";
 
@@ -69,12 +72,6 @@ pub(in crate::format) fn leaves(
             return Err(Error::new(ErrorKind::Unsupported, OP, message));
         }
     }
-    if walk.leaves.len() > FIELDS_MAX {
-        let message = format!("{} columns; a shard may have {FIELDS_MAX}", walk.leaves.len());
-        return Err(
-            Error::new(ErrorKind::LimitExceeded, OP, message).with_hint("name the columns that are needed")
-        );
-    }
     Ok((walk.leaves, walk.next))
 }
 
@@ -91,6 +88,15 @@ impl Walk<'_> {
             "" => field.name().clone(),
             _ => format!("{prefix}.{}", field.name()),
         };
+        if name.len() > NAME_BYTES_MAX {
+            let message = format!(
+                "the name of a column has {} bytes; {NAME_BYTES_MAX} are allowed",
+                name.len()
+            );
+            return Err(
+                Error::new(ErrorKind::LimitExceeded, OP, message).with_hint("give the columns shorter names")
+            );
+        }
         if let DataType::Struct(members) = field.data_type() {
             for member in members {
                 self.visit(member, &name)?;
@@ -102,6 +108,11 @@ impl Walk<'_> {
         // A column of nulls alone has no values that could be of any kind; where other shards have some, theirs counts.
         if !self.is_wanted(&name) || *field.data_type() == DataType::Null {
             return Ok(());
+        }
+        if self.leaves.len() == FIELDS_MAX {
+            let message = format!("more columns than {FIELDS_MAX}, which a shard may have");
+            return Err(Error::new(ErrorKind::LimitExceeded, OP, message)
+                .with_hint("name the columns that are needed"));
         }
         let data_type = decoded(field.data_type(), false);
         let kind = kind_of(&data_type);

@@ -30,6 +30,7 @@ impl From<arrow_schema::ArrowError> for Failure {
                 Ok(error) => Self::Library(*error),
                 Err(other) => Self::Library(ParquetError::External(other)),
             },
+            arrow_schema::ArrowError::NotYetImplemented(what) => Self::Library(ParquetError::NYI(what)),
             other => Self::Library(ParquetError::ArrowError(other.to_string())),
         }
     }
@@ -73,6 +74,10 @@ const PREFIXES: &[&str] = &[
     "EOF: ",
     "External: ",
     "NYI: ",
+    "Parser error: ",
+    "Ipc error: ",
+    "Invalid argument error: ",
+    "Not yet implemented: ",
 ];
 
 /// The library's words without its prefixes.
@@ -82,7 +87,9 @@ fn sentence(error: &ParquetError) -> String {
     while let Some(shorter) = PREFIXES.iter().find_map(|prefix| rest.strip_prefix(prefix)) {
         rest = shorter;
     }
-    rest.escape_debug().to_string()
+    // Traces of flatbuffers have a line for each table that they came through.
+    let line = rest.lines().next().unwrap_or_default();
+    line.escape_debug().to_string()
 }
 
 #[cfg(test)]

@@ -17,21 +17,23 @@ mod scan;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow_ipc::convert::try_fb_to_schema;
-use arrow_ipc::{Endianness, MetadataVersion, root_as_footer};
+use arrow_ipc::{Endianness, MetadataVersion, root_as_footer_with_opts};
 use arrow_schema::{ArrowError, DataType, Schema};
 use bytes::Bytes;
+use flatbuffers::VerifierOptions;
 use forebay_core::{Error, ErrorKind, Result, Span, crc32c};
 
 use super::{OP, corrupt};
 use crate::block::Block;
 use crate::filter::Outline;
-use crate::format::arrow::{Leaf, contained, leaves};
+use crate::format::arrow::{Leaf, absent, contained, leaves};
 use crate::format::{Chunks, GroupDecoder};
 use crate::schema::Field;
 use crate::source::ShardSource;
-use crate::table::{Footer, Groups, Layout, Table};
+use crate::table::{FIELDS_MAX, Footer, Groups, Layout, Table, chunks};
 
 /// How a chunk ends that has rows of Arrow.
 const MAGIC: &[u8; 8] = b"LDARW01\0";
@@ -52,8 +54,21 @@ const FOOTER_BYTES_MAX: u64 = 64 << 20;
 /// Longest message in front of a batch: 16 bytes for each buffer, of which a column has a few.
 const MESSAGE_BYTES_MAX: u64 = 16 << 20;
 
-/// What a batch is reckoned to become, as a multiple of its stored bytes: nobody knows before its message is read, and text shrinks to a third or a fourth.
+/// Most tables in a footer: a column is a few, its type and its children among them.
+const FOOTER_TABLES_MAX: usize = 16 * FIELDS_MAX;
+
+/// Most bytes of a footer that are looked at, as a multiple of those it has: parts may be shared, and what is made of them is not.
+const FOOTER_SHARED_MAX: usize = 8;
+
+/// The same for footers that are small.
+const FOOTER_FREE_BYTES: usize = 64 << 10;
+
+/// What a batch is reckoned to become, as a multiple of its stored bytes, until one of the chunk was decoded: nobody knows before its message is read, and text
+/// shrinks to a third or a fourth.
 const DECODED_RATIO: u64 = 4;
+
+/// What to do about rows that litdata itself would not have written.
+const WRITE_AGAIN: &str = "write the data set again with litdata, which knows none of that";
 
 /// What the footer of such a chunk says.
 #[derive(Debug, Clone)]
@@ -65,6 +80,8 @@ pub(super) struct ArrowChunk {
     /// For each column of the schema, the fields it becomes.
     columns: Vec<Range<usize>>,
     batches: Vec<Batch>,
+    /// Where the Arrow file begins.
+    start: u64,
     /// From the footer of the Arrow file to the end of the chunk.
     footer: Footer,
 }
@@ -125,7 +142,7 @@ impl ArrowChunk {
         Self::parse(&bytes.slice(span.relative_to(0)), span).map(Some)
     }
 
-    /// From the bytes of `span`: the footer, and all behind it, whose lengths were compared before.
+    /// From the bytes of `span`: the footer, and all behind it. Whoever calls has compared their lengths, or a checksum of them.
     fn parse(bytes: &Bytes, span: Span) -> Result<Self> {
         let ends = (END_BYTES + FILE_END_BYTES) as usize;
         let Some((footer, ends)) = bytes.len().checked_sub(ends).map(|len| bytes.split_at(len)) else {
@@ -142,15 +159,23 @@ impl ArrowChunk {
         // Batches lie behind the magic of the file, and before its footer.
         let room = Span::new(file, span.start())?;
         contained(OP, "the footer of its rows", || {
-            let footer = root_as_footer(footer).map_err(|error| ArrowError::ParseError(error.to_string()))?;
+            let options = VerifierOptions {
+                max_tables: FOOTER_TABLES_MAX,
+                max_apparent_size: (footer.len() * FOOTER_SHARED_MAX).max(FOOTER_FREE_BYTES),
+                ..VerifierOptions::default()
+            };
+            let footer = root_as_footer_with_opts(&options, footer)
+                .map_err(|error| ArrowError::ParseError(error.to_string()))?;
             let schema = footer
                 .schema()
                 .ok_or_else(|| corrupt("its rows have no schema"))?;
             if schema.endianness() != Endianness::Little {
-                return Err(unsupported("its rows have the most significant byte first".to_owned()).into());
+                let error = unsupported("its rows have the most significant byte first".to_owned());
+                return Err(error.with_hint(WRITE_AGAIN).into());
             }
             if footer.dictionaries().is_some_and(|list| !list.is_empty()) {
-                return Err(unsupported("its rows have dictionaries".to_owned()).into());
+                let error = unsupported("its rows have dictionaries".to_owned());
+                return Err(error.with_hint(WRITE_AGAIN).into());
             }
             let blocks = footer.recordBatches().into_iter().flatten();
             let blocks = blocks.map(|block| (block.offset(), block.metaDataLength(), block.bodyLength()));
@@ -159,7 +184,7 @@ impl ArrowChunk {
             Ok(Self::of_schema(
                 schema,
                 footer.version(),
-                batches,
+                (file, batches),
                 Footer {
                     extent: span,
                     crc: crc32c(bytes),
@@ -171,19 +196,19 @@ impl ArrowChunk {
     fn of_schema(
         schema: Schema,
         version: MetadataVersion,
-        batches: Vec<Batch>,
+        (start, batches): (u64, Vec<Batch>),
         footer: Footer,
     ) -> Result<Self> {
         for field in schema.fields() {
             check_type(field.name(), field.data_type())?;
         }
-        let mut columns = Vec::with_capacity(schema.fields().len());
-        for field in schema.fields() {
-            let start = columns.last().map_or(0, |column: &Range<usize>| column.end);
-            let (own, _) = leaves(&Schema::new(vec![Arc::clone(field)]), None)?;
-            columns.push(start..start + own.len());
-        }
         let (leaves, _) = leaves(&schema, None)?;
+        chunks(batches.len(), leaves.len())?;
+        let mut columns: Vec<Range<usize>> = Vec::with_capacity(schema.fields().len());
+        for field in schema.fields() {
+            let start = columns.last().map_or(0, |column| column.end);
+            columns.push(start..start + fields_of(field.data_type()));
+        }
         Ok(Self {
             fields: leaves.iter().map(|leaf| leaf.field.clone()).collect(),
             schema: Arc::new(schema),
@@ -191,6 +216,7 @@ impl ArrowChunk {
             leaves,
             columns,
             batches,
+            start,
             footer,
         })
     }
@@ -207,7 +233,14 @@ impl ArrowChunk {
         let chunks = Chunks::whole(0, bytes.clone());
         // Limits are for chunks of gigabytes; here they would only be slow.
         for group in (0..count).take_while(|_| table.samples() <= 1 << 16) {
-            let _ = decoder.decode(&chunks, &table, group, &columns);
+            let Ok(block) = decoder.decode(&chunks, &table, group, &columns) else {
+                continue;
+            };
+            for (row, field) in
+                (0..block.len()).flat_map(|row| columns.iter().map(move |field| (row, *field)))
+            {
+                let _ = block.field(row, field);
+            }
         }
     }
 
@@ -223,6 +256,8 @@ pub(super) struct Decoder {
     chunk: ArrowChunk,
     /// Number in the chunk of the first row of each batch.
     firsts: Vec<u64>,
+    /// What batches became at most, as a multiple of their stored bytes.
+    ratio: AtomicU64,
 }
 
 impl Decoder {
@@ -236,11 +271,12 @@ impl Decoder {
         Self {
             firsts: firsts.collect(),
             chunk,
+            ratio: AtomicU64::new(DECODED_RATIO),
         }
     }
 
-    /// The bytes of a batch, where they are what the table says.
-    fn compare(&self, chunks: &Chunks, table: &Table, group: usize) -> Result<(Bytes, u64)> {
+    /// A batch, what the table says of it, and how many rows it has.
+    fn known<'a>(&self, table: &'a Table, group: usize) -> Result<(Batch, &'a Groups, u64)> {
         let Layout::Groups(groups) = &table.layout else {
             return Err(Error::new(
                 ErrorKind::Internal,
@@ -259,9 +295,14 @@ impl Decoder {
                 Error::new(ErrorKind::Precondition, OP, message).with_hint("index the data set again")
             );
         };
+        Ok((batch, groups, known.samples))
+    }
+
+    /// The bytes of a batch, where they are what the table says.
+    fn compare(chunks: &Chunks, groups: &Groups, group: usize, batch: Batch) -> Result<Bytes> {
         let what = match chunks.get(batch.extent) {
             Some(bytes) if groups.chunk_crc(group, 0) == Some(crc32c(&bytes)) => {
-                return Ok((bytes, known.samples));
+                return Ok(bytes);
             }
             Some(_) => "do not have the checksum of the manifest",
             None => "are not among the bytes that were read",
@@ -294,13 +335,23 @@ impl GroupDecoder for Decoder {
 
     fn decoded_bytes(&self, group: usize, _columns: &[usize]) -> u64 {
         let batch = self.chunk.batches.get(group);
-        batch.map_or(0, |batch| batch.extent.len().saturating_mul(DECODED_RATIO))
+        let ratio = self.ratio.load(Ordering::Relaxed);
+        batch.map_or(0, |batch| batch.extent.len().saturating_mul(ratio))
     }
 
     fn decode(&self, chunks: &Chunks, table: &Arc<Table>, group: usize, columns: &[usize]) -> Result<Block> {
-        let (bytes, rows) = self.compare(chunks, table, group)?;
-        let decoded = self.chunk.decode(group, &bytes, rows, columns);
-        let columns = decoded.map_err(|error| in_group(&error, group))?;
+        let (batch, groups, rows) = self.known(table, group)?;
+        let columns = if columns.is_empty() {
+            // Nothing was read, for nothing of it is wanted.
+            self.chunk.leaves.iter().map(|_| absent()).collect()
+        } else {
+            let bytes = Self::compare(chunks, groups, group, batch)?;
+            let decoded = self.chunk.decode(group, &bytes, rows, columns);
+            let (columns, decoded_bytes) = decoded.map_err(|error| in_group(&error, group))?;
+            let ratio = decoded_bytes.div_ceil(batch.extent.len().max(1));
+            self.ratio.fetch_max(ratio, Ordering::Relaxed);
+            columns
+        };
         let first = self.firsts.get(group).copied().unwrap_or_default();
         Ok(Block::from_columns(
             Arc::clone(table),
@@ -314,8 +365,12 @@ impl GroupDecoder for Decoder {
     }
 
     fn memory_bytes(&self) -> u64 {
-        let batches = size_of_val(&self.chunk.batches[..]) + size_of_val(&self.firsts[..]);
-        batches as u64 + self.chunk.footer.extent.len()
+        let chunk = &self.chunk;
+        let batches = size_of_val(&chunk.batches[..]) + size_of_val(&self.firsts[..]);
+        let names: usize = chunk.leaves.iter().map(|leaf| leaf.field.name.len()).sum();
+        // The schema has about what a leaf and a field have.
+        let leaves = 2 * (size_of_val(&chunk.leaves[..]) + size_of_val(&chunk.fields[..]) + names);
+        (batches + leaves) as u64
     }
 }
 
@@ -337,7 +392,7 @@ fn footer_span(tail: &[u8], size: u64) -> Result<Option<Span>> {
     let Some(footer_bytes) = footer_bytes else {
         return Err(
             unsupported("the rows behind its items are no Arrow file".to_owned())
-                .with_hint("versions of litdata before 0.2.76 wrote streams there; write the data set again"),
+                .with_hint("development versions of litdata wrote streams there; write the data set again"),
         );
     };
     if footer_bytes > FOOTER_BYTES_MAX {
@@ -407,7 +462,17 @@ fn check_type(name: &str, data_type: &DataType) -> Result<()> {
         other => Err(unsupported(format!(
             "column '{}' of its rows is of the type {other}",
             name.escape_debug()
-        ))),
+        ))
+        .with_hint(WRITE_AGAIN)),
+    }
+}
+
+/// How many fields a column becomes.
+fn fields_of(data_type: &DataType) -> usize {
+    match data_type {
+        DataType::Struct(members) => members.iter().map(|member| fields_of(member.data_type())).sum(),
+        DataType::Null => 0,
+        _ => 1,
     }
 }
 

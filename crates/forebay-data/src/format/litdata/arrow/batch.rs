@@ -1,5 +1,7 @@
 //! One record batch: its message looked through, then its columns.
 
+use std::ops::Range;
+
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef};
 use arrow_buffer::{Buffer, NullBuffer};
@@ -12,7 +14,7 @@ use forebay_core::{Error, ErrorKind, Result};
 use super::super::{OP, corrupt};
 use super::ArrowChunk;
 use crate::block::Column;
-use crate::codec::{RATIO_FREE_BYTES, RATIO_MAX};
+use crate::codec::{RATIO_FREE_BYTES, RATIO_MAX, RAW_BYTES_MAX};
 use crate::format::arrow::{Joined, Leaf, absent, contained};
 
 /// What stands before the length of a message.
@@ -24,37 +26,51 @@ const RAW_LENGTH_BYTES: usize = 8;
 /// What that says of a buffer that is not compressed after all.
 const NOT_COMPRESSED: i64 = -1;
 
+/// What each value of a batch, of those in lists too, takes besides its own bytes: an offset, or a comma and a quote in JSON.
+const VALUE_BYTES: u64 = 8;
+
 impl ArrowChunk {
-    /// The fields `columns` of a batch, from its bytes; the others have no values.
+    /// The fields `columns` of a batch, from its bytes, and how many bytes it became; the others have no values.
     pub(super) fn decode(
         &self,
         group: usize,
         bytes: &Bytes,
         rows: u64,
         columns: &[usize],
-    ) -> Result<Vec<Column>> {
+    ) -> Result<(Vec<Column>, u64)> {
         let batch = self.batch(group)?;
         let message_bytes = batch.message_bytes as usize;
         let (message, body) = bytes
             .split_at_checked(message_bytes)
             .ok_or_else(|| corrupt("they are shorter than their message"))?;
-        let raw_bytes = check(message, body, rows)?;
-        let wanted = |column: usize| {
-            let fields = self.columns.get(column).cloned().unwrap_or_default();
-            columns.iter().any(|field| fields.contains(field))
-        };
-        let projection: Vec<usize> = (0..self.columns.len()).filter(|column| wanted(*column)).collect();
+        let bytes_max = bytes_max(body.len() as u64);
+        let raw_bytes = check(message, body, rows, bytes_max)?;
+        let mut is_wanted = vec![false; self.leaves.len()];
+        for field in columns {
+            if let Some(is_wanted) = is_wanted.get_mut(*field) {
+                *is_wanted = true;
+            }
+        }
+        let has_wanted =
+            |fields: &Range<usize>| is_wanted.get(fields.clone()).unwrap_or_default().contains(&true);
+        let projection: Vec<usize> = (0..)
+            .zip(&self.columns)
+            .filter(|(_, fields)| has_wanted(fields))
+            .map(|(column, _)| column)
+            .collect();
         let block = IpcBlock::new(0, message_bytes as i32, body.len() as i64);
         let buffer = Buffer::from(bytes.clone());
-        let decoded = contained(OP, "they", || {
-            let decoder =
-                FileDecoder::new(self.schema.clone(), self.version).with_projection(projection.clone());
+        let decoded = contained(OP, "the batch", || {
+            let mut decoder = FileDecoder::new(self.schema.clone(), self.version);
+            if projection.len() < self.columns.len() {
+                decoder = decoder.with_projection(projection.clone());
+            }
             let batch = decoder.read_record_batch(&block, &buffer)?;
             Ok(batch.ok_or_else(|| corrupt("there is no batch of rows"))?)
         })?;
-        // JSON puts names, quotes and commas around values.
-        let bytes_max = raw_bytes.saturating_mul(RATIO_MAX).max(RATIO_FREE_BYTES);
         let mut made: Vec<Column> = self.leaves.iter().map(|_| absent()).collect();
+        // JSON puts names, quotes and commas around values: what columns become is counted as they do, all of them together.
+        let mut decoded_bytes = raw_bytes;
         for (array, column) in decoded.columns().iter().zip(&projection) {
             let mut arrays = Vec::new();
             flatten(array, None, &mut arrays);
@@ -63,16 +79,18 @@ impl ArrowChunk {
                 return Err(corrupt("they have other columns than their schema says"));
             }
             for (field, (array, nulls)) in fields.zip(arrays) {
-                if let (Some(leaf), true) = (self.leaves.get(field), columns.contains(&field))
+                if let (Some(leaf), Some(true)) = (self.leaves.get(field), is_wanted.get(field))
                     && let Some(slot) = made.get_mut(field)
                 {
-                    *slot = contained(OP, "they", || {
-                        Ok(column_of(leaf, &array, nulls, rows, bytes_max)?)
+                    let room = bytes_max.saturating_sub(decoded_bytes);
+                    *slot = contained(OP, "the batch", || {
+                        Ok(column_of(leaf, &array, nulls, rows, room)?)
                     })?;
+                    decoded_bytes = decoded_bytes.saturating_add(slot.memory_bytes());
                 }
             }
         }
-        Ok(made)
+        Ok((made, decoded_bytes))
     }
 }
 
@@ -120,8 +138,14 @@ pub(super) fn rows(message: &[u8]) -> Result<u64> {
     })
 }
 
-/// Compare the buffers of a batch with what is there of them, and what they say they become with what is possible; how much that is.
-fn check(message: &[u8], body: &[u8], rows: u64) -> Result<u64> {
+/// Most bytes that a batch may become.
+fn bytes_max(stored_bytes: u64) -> u64 {
+    let by_ratio = stored_bytes.saturating_mul(RATIO_MAX).max(RATIO_FREE_BYTES);
+    by_ratio.min(RAW_BYTES_MAX)
+}
+
+/// Compare the buffers of a batch with what is there of them, and what buffers and values say they become with what is possible; how much that is.
+fn check(message: &[u8], body: &[u8], rows: u64, bytes_max: u64) -> Result<u64> {
     with_batch(message, |batch| {
         if u64::try_from(batch.length()) != Ok(rows) {
             return Err(corrupt(&format!(
@@ -131,12 +155,29 @@ fn check(message: &[u8], body: &[u8], rows: u64) -> Result<u64> {
         }
         let is_compressed = batch.compression().is_some();
         let mut raw_bytes = 0u64;
+        // Nulls take no buffer, so that a list of them says how many they are, and nothing else does.
+        for node in batch.nodes().into_iter().flatten() {
+            let values =
+                u64::try_from(node.length()).map_err(|_| corrupt("a column has fewer than no values"))?;
+            raw_bytes = raw_bytes.saturating_add(values.saturating_mul(VALUE_BYTES));
+        }
+        let mut end = 0;
         for buffer in batch.buffers().into_iter().flatten() {
-            let bytes = usize::try_from(buffer.offset())
+            let range = usize::try_from(buffer.offset())
                 .ok()
                 .zip(usize::try_from(buffer.length()).ok())
-                .and_then(|(start, len)| body.get(start..start.checked_add(len)?))
+                .and_then(|(start, len)| Some(start..start.checked_add(len)?));
+            let bytes = range
+                .clone()
+                .and_then(|range| body.get(range))
                 .ok_or_else(|| corrupt("a buffer lies outside of them"))?;
+            if let Some(range) = range.filter(|range| !range.is_empty()) {
+                // What one buffer holds, several columns could become.
+                if range.start < end {
+                    return Err(corrupt("a buffer lies over another"));
+                }
+                end = range.end;
+            }
             let raw = match bytes.first_chunk::<RAW_LENGTH_BYTES>() {
                 _ if !is_compressed || bytes.is_empty() => bytes.len() as u64,
                 None => return Err(corrupt("a compressed buffer does not say what it becomes")),
@@ -147,9 +188,6 @@ fn check(message: &[u8], body: &[u8], rows: u64) -> Result<u64> {
             };
             raw_bytes = raw_bytes.saturating_add(raw);
         }
-        let bytes_max = (body.len() as u64)
-            .saturating_mul(RATIO_MAX)
-            .max(RATIO_FREE_BYTES);
         if raw_bytes > bytes_max {
             let message = format!("{} bytes of them would become {raw_bytes}", body.len());
             return Err(Error::new(ErrorKind::LimitExceeded, OP, message)
@@ -160,7 +198,7 @@ fn check(message: &[u8], body: &[u8], rows: u64) -> Result<u64> {
 }
 
 fn with_batch<T>(message: &[u8], look: impl FnOnce(RecordBatch<'_>) -> Result<T>) -> Result<T> {
-    contained(OP, "their message", || {
+    contained(OP, "the message", || {
         let message = parse(message)?;
         let batch = message
             .header_as_record_batch()

@@ -2,10 +2,13 @@
 
 use forebay_core::{Crc32c, Error, ErrorKind, Result, Span};
 
-use super::super::{Chunk, OP, corrupt};
+use super::super::{Chunk, OP, are_items_empty, corrupt};
 use super::{ArrowChunk, Batch, batch, in_group};
 use crate::format::{ROWS_MAX, Scan};
 use crate::table::{Group, Groups, Layout, Table};
+
+/// The count of the items, and the first two offsets.
+const FIRST_BYTES: usize = 12;
 
 impl ArrowChunk {
     /// A pass over the bytes of the chunk, of which index.json says that.
@@ -14,7 +17,7 @@ impl ArrowChunk {
             items: known.items,
             chunk: self,
             at: 0,
-            count: Vec::new(),
+            first: Vec::new(),
             message: Vec::new(),
             crc: Crc32c::default(),
             groups: Vec::new(),
@@ -29,8 +32,8 @@ struct Pass {
     items: u64,
     /// Bytes that have passed.
     at: u64,
-    /// The first bytes of the chunk: how many items it has.
-    count: Vec<u8>,
+    /// The first bytes of the chunk: how many items it has, and where the first of them lies.
+    first: Vec<u8>,
     /// The message of the batch that passes.
     message: Vec<u8>,
     /// Of that batch, or of the footer.
@@ -76,8 +79,8 @@ impl Pass {
 
 impl Scan for Pass {
     fn feed(&mut self, bytes: &[u8]) -> Result<()> {
-        let missing = 4usize.saturating_sub(self.count.len()).min(bytes.len());
-        self.count
+        let missing = FIRST_BYTES.saturating_sub(self.first.len()).min(bytes.len());
+        self.first
             .extend_from_slice(bytes.get(..missing).unwrap_or_default());
         let fed = Span::at(self.at, bytes.len() as u64)?;
         self.at = fed.end();
@@ -98,7 +101,13 @@ impl Scan for Pass {
         if self.at != footer.extent.end() || self.crc.value() != footer.crc {
             return Err(corrupt("the footer of its rows changed while it was read"));
         }
-        let count = self.count.first_chunk().copied().map_or(0, u32::from_le_bytes);
+        let count = self.first.first_chunk().copied().map_or(0, u32::from_le_bytes);
+        if !are_items_empty(&self.first) || self.chunk.start != 4 * (u64::from(count) + 2) {
+            // Both could be meant, and one would be read for the other.
+            let message = "the chunk ends as one with rows of Arrow, but its items are not empty";
+            return Err(Error::new(ErrorKind::Unsupported, OP, message)
+                .with_hint("an item that ends with \"LDARW01\" and a zero is the last of the chunk; write the data set again in another order"));
+        }
         let rows = self
             .groups
             .iter()

@@ -1,5 +1,10 @@
-//! Damage to rows of Arrow that were never compared with a checksum: no panic, no memory by what bytes claim.
+//! Damage to rows of Arrow that were never compared with a checksum, and files that no litdata wrote: no panic, no memory by what bytes claim.
 
+use arrow_array::{ArrayRef, Int64Array, LargeListArray, NullArray, RecordBatch, StringArray};
+use arrow_buffer::OffsetBuffer;
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
+use arrow_ipc::{CompressionType, root_as_message};
+use arrow_schema::Field as ArrowField;
 use forebay_core::Key;
 
 use super::super::{Chunk, corrupt};
@@ -61,7 +66,19 @@ fn damage_that_nobody_has_a_checksum_of_is_an_error_or_another_value() {
             for change in [1, 0x80, 0xff] {
                 let mut bytes = bytes.to_vec();
                 bytes[at] ^= change;
-                let _ = read(&bytes, items);
+                let Ok(blocks) = read(&bytes, items) else {
+                    continue;
+                };
+                assert_eq!(blocks.iter().map(|block| block.len() as u64).sum::<u64>(), items);
+                for block in blocks {
+                    let fields = block.fields().len();
+                    let places = (0..block.len()).flat_map(|row| (0..fields).map(move |field| (row, field)));
+                    let taken: usize = places
+                        .filter_map(|(row, field)| block.field(row, field))
+                        .map(<[u8]>::len)
+                        .sum();
+                    assert!(taken < 1 << 20, "{at}");
+                }
             }
         }
     }
@@ -103,4 +120,194 @@ fn types_that_rows_of_json_do_not_have_are_refused() {
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("'x'"), "{error}");
     }
+}
+
+/// A chunk as litdata writes it, of these columns.
+fn chunk_of(columns: Vec<(&str, ArrayRef)>, compression: Option<CompressionType>) -> Vec<u8> {
+    let fields = columns
+        .iter()
+        .map(|(name, array)| ArrowField::new(*name, array.data_type().clone(), true));
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    let arrays = columns.into_iter().map(|(_, array)| array).collect();
+    let batch = RecordBatch::try_new(Arc::clone(&schema), arrays).unwrap();
+    let options = IpcWriteOptions::default()
+        .try_with_compression(compression)
+        .unwrap();
+    let mut file = FileWriter::try_new_with_options(Vec::new(), &schema, options).unwrap();
+    file.write(&batch).unwrap();
+    let file = file.into_inner().unwrap();
+    let items = batch.num_rows() as u32;
+    let mut chunk = items.to_le_bytes().to_vec();
+    for _ in 0..=items {
+        chunk.extend_from_slice(&(4 * (items + 2)).to_le_bytes());
+    }
+    chunk.extend_from_slice(&file);
+    chunk.extend_from_slice(&(file.len() as u32).to_le_bytes());
+    chunk.extend_from_slice(MAGIC);
+    chunk
+}
+
+fn numbers(rows: i64) -> ArrayRef {
+    Arc::new(Int64Array::from_iter_values(0..rows))
+}
+
+#[test]
+fn both_compressions_of_arrow_are_read() {
+    for compression in [
+        None,
+        Some(CompressionType::LZ4_FRAME),
+        Some(CompressionType::ZSTD),
+    ] {
+        let words: ArrayRef = Arc::new(StringArray::from(vec!["word"; 900]));
+        let blocks = read(
+            &chunk_of(vec![("n", numbers(900)), ("w", words)], compression),
+            900,
+        )
+        .unwrap();
+        assert_eq!(blocks[0].field(899, 0), Some(&899i64.to_le_bytes()[..]));
+        assert_eq!(blocks[0].field(899, 1), Some(&b"word"[..]));
+    }
+}
+
+#[test]
+fn nulls_that_take_no_bytes_are_counted() {
+    let item = Arc::new(ArrowField::new("item", DataType::Null, true));
+    let nulls = |count: usize| -> ArrayRef {
+        let values: ArrayRef = Arc::new(NullArray::new(count));
+        let ends = OffsetBuffer::from_lengths([count]);
+        Arc::new(LargeListArray::new(Arc::clone(&item), ends, values, None))
+    };
+    let few = read(&chunk_of(vec![("x", nulls(3))], None), 1).unwrap();
+    assert_eq!(few[0].field(0, 0), Some(&b"[null,null,null]"[..]));
+    // Each of them is below the limit, and all together are not.
+    let names: Vec<String> = (0..8).map(|column| format!("x{column}")).collect();
+    let columns = names.iter().map(|name| (name.as_str(), nulls(8 << 20)));
+    let bomb = chunk_of(columns.collect(), None);
+    assert!(bomb.len() < 8 << 10);
+    assert_eq!(read(&bomb, 1).unwrap_err().kind(), ErrorKind::LimitExceeded);
+    let names: Vec<String> = (0..8)
+        .map(|column| format!("{}{column}", "x".repeat(5000)))
+        .collect();
+    let columns = names.iter().map(|name| (name.as_str(), numbers(1)));
+    let error = read(&chunk_of(columns.collect(), None), 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+}
+
+#[test]
+fn buffers_that_lie_over_each_other_are_refused() {
+    let bytes = Bytes::from(chunk_of(vec![("a", numbers(64)), ("b", numbers(64))], None));
+    let chunk = ArrowChunk::of_bytes(&bytes).unwrap().unwrap();
+    let batch = chunk.batches[0];
+    let mut whole = bytes.slice(batch.extent.relative_to(0)).to_vec();
+    chunk.decode(0, &whole.clone().into(), 64, &[0, 1]).unwrap();
+    let message = root_as_message(&whole[8..batch.message_bytes as usize]).unwrap();
+    let last = *message
+        .header_as_record_batch()
+        .unwrap()
+        .buffers()
+        .unwrap()
+        .iter()
+        .next_back()
+        .unwrap();
+    let known = [last.offset().to_le_bytes(), last.length().to_le_bytes()].concat();
+    // From the end: the length of one buffer and the offset of the next read alike.
+    let at = whole.windows(16).rposition(|window| window == known).unwrap();
+    whole[at..at + 8].fill(0);
+    let error = chunk.decode(0, &whole.into(), 64, &[0, 1]).unwrap_err();
+    assert!(error.to_string().contains("over another"), "{error}");
+}
+
+#[test]
+fn rows_of_which_nothing_is_wanted_are_not_read() {
+    let bytes = Bytes::from_static(PLAIN);
+    let chunk = ArrowChunk::of_bytes(&bytes).unwrap().unwrap();
+    let table = Arc::new(scan_bytes(chunk.clone().scan(&known(40, PLAIN)), &bytes, 1000).unwrap());
+    let Layout::Groups(groups) = &table.layout else {
+        unreachable!()
+    };
+    let decoder = Decoder::new(chunk, groups);
+    assert!(decoder.spans(0, &[]).unwrap().is_empty());
+    let block = decoder.decode(&Chunks::default(), &table, 0, &[]).unwrap();
+    assert_eq!(block.len() as u64, groups.list[0].samples);
+    assert_eq!(block.field(0, 0), None);
+    let error = decoder.decode(&Chunks::default(), &table, 0, &[0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn rows_of_arrow_in_the_last_item_are_not_taken_for_those_of_the_chunk() {
+    let inner = chunk_of(vec![("n", numbers(1))], None);
+    let mut chunk = 1u32.to_le_bytes().to_vec();
+    for offset in [12, 12 + inner.len() as u32] {
+        chunk.extend_from_slice(&offset.to_le_bytes());
+    }
+    chunk.extend_from_slice(&inner);
+    let error = read(&chunk, 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}
+
+/// A data set of these chunks, each of three rows.
+async fn dataset_of(chunks: Vec<Vec<(&str, ArrayRef)>>) -> Dataset {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let mut listed = Vec::new();
+    for (number, columns) in chunks.into_iter().enumerate() {
+        let (name, bytes) = (format!("chunk-0-{number}.bin"), chunk_of(columns, None));
+        listed.push(json!({"chunk_bytes": bytes.len(), "chunk_size": 3, "filename": &name}));
+        put(&store, &name, &bytes).await;
+    }
+    let config = json!({"item_loader": "PyTreeLoader", "data_format": ["bytes"]});
+    let index = json!({"chunks": listed, "config": config}).to_string();
+    put(&store, "index.json", index.as_bytes()).await;
+    let context = Context::new(forebay_io::testing::threads(), forebay_io::BufPool::default());
+    Dataset::open(store, &context, &OpenOptions::default()).await.unwrap()
+}
+
+async fn put(store: &Arc<dyn Store>, name: &str, bytes: &[u8]) {
+    let key = Key::parse(name).unwrap();
+    let put = store.put_bytes(&key, bytes, &PutOptions::default());
+    put.await.unwrap();
+}
+
+/// The values of the first field of all samples.
+async fn streamed(dataset: Dataset, fields: Option<Vec<String>>) -> Vec<Vec<u8>> {
+    let spec = StreamSpec {
+        fields,
+        ..StreamSpec::default()
+    };
+    let mut loader = Loader::new(dataset, &spec).unwrap();
+    let mut values = Vec::new();
+    while let Some(batch) = loader.next_batch().await {
+        let batch = batch.unwrap();
+        let field = &batch.fields()[0];
+        values.extend((0..batch.len()).map(|row| batch.value(field, row).unwrap().to_vec()));
+    }
+    values
+}
+
+fn lists(items: ArrayRef, ends: [i64; 4]) -> ArrayRef {
+    let item = Arc::new(ArrowField::new("item", items.data_type().clone(), true));
+    let offsets = OffsetBuffer::new(ends.to_vec().into());
+    Arc::new(LargeListArray::new(item, offsets, items, None))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_that_are_empty_in_a_chunk_are_those_of_the_others() {
+    let empty = || ("x", lists(Arc::new(NullArray::new(0)), [0; 4]));
+    let full = || ("x", lists(numbers(2), [0, 0, 1, 2]));
+    let dataset = dataset_of(vec![vec![empty()], vec![full()], vec![empty()]]).await;
+    assert_eq!(dataset.schema().fields()[0].kind, Kind::List { dtype: Dtype::Int64 });
+    let values = streamed(dataset, None).await;
+    assert_eq!(values.iter().map(Vec::len).collect::<Vec<_>>(), [0, 0, 0, 0, 8, 8, 0, 0, 0]);
+
+    let dataset = dataset_of(vec![vec![empty()]]).await;
+    assert_eq!(dataset.schema().fields()[0].kind, Kind::Json);
+    assert_eq!(streamed(dataset, None).await, [b"[]"; 3]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_without_a_wanted_field_have_it_nowhere() {
+    let words: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c"]));
+    let dataset = dataset_of(vec![vec![("n", numbers(3))], vec![("n", numbers(3)), ("w", words)]]).await;
+    let values = streamed(dataset, Some(vec!["w".to_owned()])).await;
+    assert_eq!(values, [&b""[..], b"", b"", b"a", b"b", b"c"]);
 }
