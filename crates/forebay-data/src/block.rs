@@ -52,8 +52,8 @@ pub enum Shape {
 }
 
 impl Column {
-    /// Memory that it takes, or keeps from being given back.
-    pub fn memory_bytes(&self) -> u64 {
+    /// Memory that it takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
         let places = match &self.shape {
             Shape::Fixed(_) => 0,
             Shape::Ends(ends) => size_of_val(&ends[..]),
@@ -112,6 +112,34 @@ impl Block {
             rows: Rows::Columns(columns),
             table,
         }
+    }
+
+    /// With lists of no bytes in place of `[]` in these columns of JSON. What has an item after all is refused: of lists of numbers it could only be a null.
+    pub(crate) fn with_empty_lists(mut self, columns: &[usize]) -> Result<Self> {
+        let Rows::Columns(all) = &mut self.rows else {
+            return Ok(self);
+        };
+        for column in columns {
+            let Some(column) = all.get_mut(*column) else {
+                continue;
+            };
+            let mut present = Vec::with_capacity(self.samples);
+            for row in 0..self.samples {
+                let value = column.get(row);
+                if value.is_some_and(|value| value != b"[]") {
+                    let message = "a list has a null in it, and lists of other shards have numbers";
+                    return Err(Error::new(ErrorKind::Unsupported, "read block", message)
+                        .with_hint("leave the column out, or write its lists without nulls"));
+                }
+                present.push(value.is_some());
+            }
+            *column = Column {
+                data: Bytes::new(),
+                shape: Shape::Fixed(0),
+                present: Some(present),
+            };
+        }
+        Ok(self)
     }
 
     /// How many samples.

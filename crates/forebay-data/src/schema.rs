@@ -136,7 +136,7 @@ impl Kind {
         Self::Encoded { encoding }
     }
 
-    fn is_no_items(&self) -> bool {
+    pub(crate) fn is_no_items(&self) -> bool {
         matches!(self, Self::Encoded { encoding } if encoding == NO_ITEMS)
     }
 
@@ -163,6 +163,7 @@ impl fmt::Display for Kind {
             Self::List { dtype } => write!(f, "a list of {dtype}"),
             Self::Varints => f.write_str("a list of integers"),
             Self::Image => f.write_str("an image"),
+            Self::Encoded { .. } if self.is_no_items() => write!(f, "lists without items"),
             Self::Encoded { encoding } => write!(f, "encoded as {}", encoding.escape_debug()),
         }
     }
@@ -217,7 +218,7 @@ impl Field {
         self.is_like(own) || (own.kind.is_no_items() && is_listed)
     }
 
-    /// True when the values of a shard, where this is the field, are lists of none, which no bytes are.
+    /// True when this is a list of numbers, and the values of a shard are lists without items, kept as JSON.
     pub(crate) fn is_empty_in(&self, own: &Self) -> bool {
         own.kind.is_no_items() && matches!(self.kind, Kind::List { .. })
     }

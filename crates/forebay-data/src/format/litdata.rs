@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use forebay_core::{Error, ErrorKind, Key, Result};
+use forebay_core::{Error, ErrorKind, Key, Result, Span};
 
 pub use self::index::{Chunk, INDEX_BYTES_MAX, Index, Loader};
 pub use self::leaf::Leaf;
@@ -119,7 +119,10 @@ impl Format for LitData {
     async fn scan(&self, source: &ShardSource) -> Result<Box<dyn Scan>> {
         let (key, size) = (&source.meta().key, source.size());
         let chunk = self.chunk(key)?;
+        // What an item ends with says nothing: only where items are empty are there rows behind them.
+        let first = source.read(Span::first(size.min(FIRST_BYTES as u64))).await?.0;
         if self.index.loader == Loader::PyTree
+            && are_items_empty(&first)
             && let Some(rows) = ArrowChunk::open(source).await?
         {
             check_stored(chunk, size)?;
@@ -133,6 +136,9 @@ impl Format for LitData {
         Ok(Arc::new(decoder.map_err(|error| source.name_in(error))?))
     }
 }
+
+/// The count of the items, and the first two offsets.
+const FIRST_BYTES: usize = 12;
 
 /// True when the first item of a plain chunk has no bytes. Items of leaves have some; where they have none, their rows are behind them.
 fn are_items_empty(first: &[u8]) -> bool {

@@ -254,11 +254,9 @@ impl Reader {
     /// For each field of the schema, where the shard has it.
     pub(super) fn columns(&self, table: &Table) -> Vec<Option<usize>> {
         let fields = self.schema.iter();
-        let own_column = |field: &Field| {
-            let is_it = |own: &Field| own.name == field.name && !field.is_empty_in(own);
-            table.fields.iter().position(is_it)
-        };
-        fields.map(own_column).collect()
+        fields
+            .map(|field| table.fields.iter().position(|own| own.name == field.name))
+            .collect()
     }
 
     /// Runs of samples that are ranges of the shard.

@@ -16,18 +16,17 @@ mod batch;
 mod scan;
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::{Endianness, MetadataVersion, root_as_footer_with_opts};
-use arrow_schema::{ArrowError, DataType, Schema};
+use arrow_schema::{DataType, Schema};
 use bytes::Bytes;
-use flatbuffers::VerifierOptions;
+use flatbuffers::{InvalidFlatbuffer, VerifierOptions};
 use forebay_core::{Error, ErrorKind, Result, Span, crc32c};
 
 use super::{OP, corrupt};
-use crate::block::Block;
+use crate::block::{Block, Column};
 use crate::filter::Outline;
 use crate::format::arrow::{Leaf, absent, contained, leaves};
 use crate::format::{Chunks, GroupDecoder};
@@ -57,13 +56,13 @@ const MESSAGE_BYTES_MAX: u64 = 16 << 20;
 /// Most tables in a footer: a column is a few, its type and its children among them.
 const FOOTER_TABLES_MAX: usize = 16 * FIELDS_MAX;
 
-/// Most bytes of a footer that are looked at, as a multiple of those it has: parts may be shared, and what is made of them is not.
-const FOOTER_SHARED_MAX: usize = 8;
+/// Most bytes of a footer or message that are looked at, as a multiple of those it has: parts may be shared, and what is made of them is not.
+const SHARED_MAX: usize = 8;
 
-/// The same for footers that are small.
-const FOOTER_FREE_BYTES: usize = 64 << 10;
+/// The same for those that are small.
+const SHARED_FREE_BYTES: usize = 64 << 10;
 
-/// What a batch is reckoned to become, as a multiple of its stored bytes, until one of the chunk was decoded: nobody knows before its message is read, and text
+/// What a batch is reckoned to become, as a multiple of its stored bytes, until some of the chunk were decoded: nobody knows before its message is read, and text
 /// shrinks to a third or a fourth.
 const DECODED_RATIO: u64 = 4;
 
@@ -159,13 +158,8 @@ impl ArrowChunk {
         // Batches lie behind the magic of the file, and before its footer.
         let room = Span::new(file, span.start())?;
         contained(OP, "the footer of its rows", || {
-            let options = VerifierOptions {
-                max_tables: FOOTER_TABLES_MAX,
-                max_apparent_size: (footer.len() * FOOTER_SHARED_MAX).max(FOOTER_FREE_BYTES),
-                ..VerifierOptions::default()
-            };
-            let footer = root_as_footer_with_opts(&options, footer)
-                .map_err(|error| ArrowError::ParseError(error.to_string()))?;
+            let options = verifier(footer, FOOTER_TABLES_MAX);
+            let footer = root_as_footer_with_opts(&options, footer).map_err(|error| unreadable(&error))?;
             let schema = footer
                 .schema()
                 .ok_or_else(|| corrupt("its rows have no schema"))?;
@@ -182,7 +176,7 @@ impl ArrowChunk {
             let batches = batches(blocks, room)?;
             let schema = try_fb_to_schema(schema)?;
             Ok(Self::of_schema(
-                schema,
+                &schema,
                 footer.version(),
                 (file, batches),
                 Footer {
@@ -194,15 +188,16 @@ impl ArrowChunk {
     }
 
     fn of_schema(
-        schema: Schema,
+        schema: &Schema,
         version: MetadataVersion,
         (start, batches): (u64, Vec<Batch>),
         footer: Footer,
     ) -> Result<Self> {
+        // Names first: types that are refused are told with theirs.
+        let (leaves, _) = leaves(schema, None, &|_| false)?;
         for field in schema.fields() {
             check_type(field.name(), field.data_type())?;
         }
-        let (leaves, _) = leaves(&schema, None)?;
         chunks(batches.len(), leaves.len())?;
         let mut columns: Vec<Range<usize>> = Vec::with_capacity(schema.fields().len());
         for field in schema.fields() {
@@ -211,7 +206,8 @@ impl ArrowChunk {
         }
         Ok(Self {
             fields: leaves.iter().map(|leaf| leaf.field.clone()).collect(),
-            schema: Arc::new(schema),
+            // What else a writer had to say of its rows is not kept.
+            schema: Arc::new(Schema::new(schema.fields().clone())),
             version,
             leaves,
             columns,
@@ -256,8 +252,8 @@ pub(super) struct Decoder {
     chunk: ArrowChunk,
     /// Number in the chunk of the first row of each batch.
     firsts: Vec<u64>,
-    /// What batches became at most, as a multiple of their stored bytes.
-    ratio: AtomicU64,
+    /// Stored bytes of the batches that were decoded, and what they became.
+    seen: Mutex<(u64, u64)>,
 }
 
 impl Decoder {
@@ -271,7 +267,7 @@ impl Decoder {
         Self {
             firsts: firsts.collect(),
             chunk,
-            ratio: AtomicU64::new(DECODED_RATIO),
+            seen: Mutex::default(),
         }
     }
 
@@ -333,10 +329,17 @@ impl GroupDecoder for Decoder {
         Ok(spans.iter().map(|span| span.len()).sum())
     }
 
-    fn decoded_bytes(&self, group: usize, _columns: &[usize]) -> u64 {
-        let batch = self.chunk.batches.get(group);
-        let ratio = self.ratio.load(Ordering::Relaxed);
-        batch.map_or(0, |batch| batch.extent.len().saturating_mul(ratio))
+    fn decoded_bytes(&self, group: usize, columns: &[usize]) -> u64 {
+        let Some(batch) = self.chunk.batches.get(group).filter(|_| !columns.is_empty()) else {
+            return 0;
+        };
+        let (stored, became) = match *self.seen.lock().unwrap_or_else(PoisonError::into_inner) {
+            (0, _) => (1, DECODED_RATIO),
+            seen => seen,
+        };
+        let bytes = u128::from(batch.extent.len()) * u128::from(became) / u128::from(stored);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        bytes.min(batch::bytes_max(batch.extent.len()))
     }
 
     fn decode(&self, chunks: &Chunks, table: &Arc<Table>, group: usize, columns: &[usize]) -> Result<Block> {
@@ -347,9 +350,12 @@ impl GroupDecoder for Decoder {
         } else {
             let bytes = Self::compare(chunks, groups, group, batch)?;
             let decoded = self.chunk.decode(group, &bytes, rows, columns);
-            let (columns, decoded_bytes) = decoded.map_err(|error| in_group(&error, group))?;
-            let ratio = decoded_bytes.div_ceil(batch.extent.len().max(1));
-            self.ratio.fetch_max(ratio, Ordering::Relaxed);
+            let columns = decoded.map_err(|error| in_group(&error, group))?;
+            let became: u64 = columns.iter().map(Column::memory_bytes).sum();
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.0 += batch.extent.len();
+            // What is not compressed stays as it was read.
+            seen.1 = seen.1.saturating_add(became.max(batch.extent.len()));
             columns
         };
         let first = self.firsts.get(group).copied().unwrap_or_default();
@@ -368,9 +374,8 @@ impl GroupDecoder for Decoder {
         let chunk = &self.chunk;
         let batches = size_of_val(&chunk.batches[..]) + size_of_val(&self.firsts[..]);
         let names: usize = chunk.leaves.iter().map(|leaf| leaf.field.name.len()).sum();
-        // The schema has about what a leaf and a field have.
-        let leaves = 2 * (size_of_val(&chunk.leaves[..]) + size_of_val(&chunk.fields[..]) + names);
-        (batches + leaves) as u64
+        let leaves = size_of_val(&chunk.leaves[..]) + size_of_val(&chunk.fields[..]) + 2 * names;
+        (batches + leaves + chunk.schema.fields().size()) as u64
     }
 }
 
@@ -404,6 +409,31 @@ fn footer_span(tail: &[u8], size: u64) -> Result<Option<Span>> {
     match (start, footer) {
         (Some(start), Some(footer)) if start < footer => Span::new(footer, size).map(Some),
         _ => Err(corrupt("its rows are longer than the chunk")),
+    }
+}
+
+/// How flatbuffers of so many tables are looked through.
+fn verifier(bytes: &[u8], max_tables: usize) -> VerifierOptions {
+    VerifierOptions {
+        max_tables,
+        max_apparent_size: (bytes.len() * SHARED_MAX).max(SHARED_FREE_BYTES),
+        ..VerifierOptions::default()
+    }
+}
+
+/// What a flatbuffer is refused for: damage, or a limit of ours.
+fn unreadable(error: &InvalidFlatbuffer) -> Error {
+    let line = error.to_string();
+    let line = line.lines().next().unwrap_or_default().trim_end_matches('.');
+    match error {
+        InvalidFlatbuffer::TooManyTables
+        | InvalidFlatbuffer::ApparentSizeTooLarge
+        | InvalidFlatbuffer::DepthLimitReached => {
+            let message = format!("it says more than it may: {}", line.escape_debug());
+            Error::new(ErrorKind::LimitExceeded, OP, message)
+                .with_hint("write the data set with fewer columns")
+        }
+        _ => corrupt(&format!("it cannot be read: {}", line.escape_debug())),
     }
 }
 

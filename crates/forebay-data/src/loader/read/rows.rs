@@ -77,7 +77,9 @@ impl Reader {
             times.arrived = self.dataset.context().clock().now();
             let is_proof = self.dataset.is_proven(shard);
             let verified_bytes = if is_proof { read.verified_bytes() } else { 0 };
-            match self.cpu.run(move || read.decode(&chunks)).await? {
+            let empty = self.empty_lists(table);
+            let decode = move || read.decode(&chunks)?.with_empty_lists(&empty);
+            match self.cpu.run(decode).await? {
                 Ok(block) => {
                     let block = Arc::new(block);
                     *held = Arc::downgrade(&block);
@@ -93,6 +95,19 @@ impl Reader {
             }
         }
         Ok((contents, ledger))
+    }
+
+    /// Columns of a shard that are lists of numbers in others, and have no item in any row here.
+    fn empty_lists(&self, table: &Table) -> Vec<usize> {
+        let mut empty = Vec::new();
+        for (field, own) in self.schema.iter().zip(self.columns(table)) {
+            let own = own.and_then(|column| Some((column, table.fields.get(column)?)));
+            empty.extend(
+                own.filter(|(_, own)| field.is_empty_in(own))
+                    .map(|(column, _)| column),
+            );
+        }
+        empty
     }
 
     /// Columns of a shard that are wanted.

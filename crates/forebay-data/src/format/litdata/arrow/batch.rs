@@ -6,15 +6,15 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef};
 use arrow_buffer::{Buffer, NullBuffer};
 use arrow_ipc::reader::FileDecoder;
-use arrow_ipc::{Block as IpcBlock, Message, RecordBatch, root_as_message};
-use arrow_schema::{ArrowError, DataType};
+use arrow_ipc::{Block as IpcBlock, CompressionType, Message, RecordBatch, root_as_message_with_opts};
+use arrow_schema::DataType;
 use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Result};
 
 use super::super::{OP, corrupt};
-use super::ArrowChunk;
+use super::{ArrowChunk, unreadable, verifier};
 use crate::block::Column;
-use crate::codec::{RATIO_FREE_BYTES, RATIO_MAX, RAW_BYTES_MAX};
+use crate::codec::{RATIO_FREE_BYTES, RATIO_MAX};
 use crate::format::arrow::{Joined, Leaf, absent, contained};
 
 /// What stands before the length of a message.
@@ -26,25 +26,34 @@ const RAW_LENGTH_BYTES: usize = 8;
 /// What that says of a buffer that is not compressed after all.
 const NOT_COMPRESSED: i64 = -1;
 
-/// What each value of a batch, of those in lists too, takes besides its own bytes: an offset, or a comma and a quote in JSON.
+/// What each value of a batch, of those in lists too, is reckoned with where its own bytes do not say more: an offset, or `null` and a comma in JSON.
 const VALUE_BYTES: u64 = 8;
 
+/// Most bytes that a batch becomes, unless it is stored in as many: writers make batches of 256 rows.
+const BATCH_BYTES_MAX: u64 = 1 << 30;
+
+/// LZ4 gives at most that many bytes for each it reads.
+const LZ4_RATIO_MAX: u64 = 255;
+
+/// Most tables in a message: it has one for its header, and what a writer notes down beside that.
+const MESSAGE_TABLES_MAX: usize = 1 << 10;
+
 impl ArrowChunk {
-    /// The fields `columns` of a batch, from its bytes, and how many bytes it became; the others have no values.
+    /// The fields `columns` of a batch, from its bytes; the others have no values.
     pub(super) fn decode(
         &self,
         group: usize,
         bytes: &Bytes,
         rows: u64,
         columns: &[usize],
-    ) -> Result<(Vec<Column>, u64)> {
+    ) -> Result<Vec<Column>> {
         let batch = self.batch(group)?;
         let message_bytes = batch.message_bytes as usize;
         let (message, body) = bytes
             .split_at_checked(message_bytes)
             .ok_or_else(|| corrupt("they are shorter than their message"))?;
         let bytes_max = bytes_max(body.len() as u64);
-        let raw_bytes = check(message, body, rows, bytes_max)?;
+        check(message, body, rows, bytes_max)?;
         let mut is_wanted = vec![false; self.leaves.len()];
         for field in columns {
             if let Some(is_wanted) = is_wanted.get_mut(*field) {
@@ -70,7 +79,7 @@ impl ArrowChunk {
         })?;
         let mut made: Vec<Column> = self.leaves.iter().map(|_| absent()).collect();
         // JSON puts names, quotes and commas around values: what columns become is counted as they do, all of them together.
-        let mut decoded_bytes = raw_bytes;
+        let mut made_bytes = 0u64;
         for (array, column) in decoded.columns().iter().zip(&projection) {
             let mut arrays = Vec::new();
             flatten(array, None, &mut arrays);
@@ -82,15 +91,15 @@ impl ArrowChunk {
                 if let (Some(leaf), Some(true)) = (self.leaves.get(field), is_wanted.get(field))
                     && let Some(slot) = made.get_mut(field)
                 {
-                    let room = bytes_max.saturating_sub(decoded_bytes);
+                    let room = bytes_max.saturating_sub(made_bytes);
                     *slot = contained(OP, "the batch", || {
                         Ok(column_of(leaf, &array, nulls, rows, room)?)
                     })?;
-                    decoded_bytes = decoded_bytes.saturating_add(slot.memory_bytes());
+                    made_bytes = made_bytes.saturating_add(slot.data.len() as u64);
                 }
             }
         }
-        Ok((made, decoded_bytes))
+        Ok(made)
     }
 }
 
@@ -138,14 +147,14 @@ pub(super) fn rows(message: &[u8]) -> Result<u64> {
     })
 }
 
-/// Most bytes that a batch may become.
-fn bytes_max(stored_bytes: u64) -> u64 {
+/// Most bytes that a batch may become. JSON is a few times what it is made of.
+pub(super) fn bytes_max(stored_bytes: u64) -> u64 {
     let by_ratio = stored_bytes.saturating_mul(RATIO_MAX).max(RATIO_FREE_BYTES);
-    by_ratio.min(RAW_BYTES_MAX)
+    by_ratio.min(BATCH_BYTES_MAX.max(stored_bytes.saturating_mul(4)))
 }
 
-/// Compare the buffers of a batch with what is there of them, and what buffers and values say they become with what is possible; how much that is.
-fn check(message: &[u8], body: &[u8], rows: u64, bytes_max: u64) -> Result<u64> {
+/// Compare the buffers of a batch with what is there of them, and what buffers and values say they become with what is possible.
+fn check(message: &[u8], body: &[u8], rows: u64, bytes_max: u64) -> Result<()> {
     with_batch(message, |batch| {
         if u64::try_from(batch.length()) != Ok(rows) {
             return Err(corrupt(&format!(
@@ -153,13 +162,13 @@ fn check(message: &[u8], body: &[u8], rows: u64, bytes_max: u64) -> Result<u64> 
                 batch.length()
             )));
         }
-        let is_compressed = batch.compression().is_some();
-        let mut raw_bytes = 0u64;
+        let compression = batch.compression().map(|compression| compression.codec());
+        let (mut raw_bytes, mut value_bytes) = (0u64, 0u64);
         // Nulls take no buffer, so that a list of them says how many they are, and nothing else does.
         for node in batch.nodes().into_iter().flatten() {
             let values =
                 u64::try_from(node.length()).map_err(|_| corrupt("a column has fewer than no values"))?;
-            raw_bytes = raw_bytes.saturating_add(values.saturating_mul(VALUE_BYTES));
+            value_bytes = value_bytes.saturating_add(values.saturating_mul(VALUE_BYTES));
         }
         let mut end = 0;
         for buffer in batch.buffers().into_iter().flatten() {
@@ -179,22 +188,31 @@ fn check(message: &[u8], body: &[u8], rows: u64, bytes_max: u64) -> Result<u64> 
                 end = range.end;
             }
             let raw = match bytes.first_chunk::<RAW_LENGTH_BYTES>() {
-                _ if !is_compressed || bytes.is_empty() => bytes.len() as u64,
+                _ if compression.is_none() || bytes.is_empty() => bytes.len() as u64,
                 None => return Err(corrupt("a compressed buffer does not say what it becomes")),
                 Some(len) => match i64::from_le_bytes(*len) {
                     NOT_COMPRESSED => (bytes.len() - RAW_LENGTH_BYTES) as u64,
                     len => u64::try_from(len).map_err(|_| corrupt("a buffer of fewer than no bytes"))?,
                 },
             };
+            // Room for it is made before the first byte is there.
+            let is_lz4 = compression == Some(CompressionType::LZ4_FRAME);
+            if is_lz4 && raw > (bytes.len() as u64).saturating_mul(LZ4_RATIO_MAX) {
+                return Err(too_much(bytes.len(), raw));
+            }
             raw_bytes = raw_bytes.saturating_add(raw);
         }
-        if raw_bytes > bytes_max {
-            let message = format!("{} bytes of them would become {raw_bytes}", body.len());
-            return Err(Error::new(ErrorKind::LimitExceeded, OP, message)
-                .with_hint("no ordinary data shrinks that much; look at where the chunk comes from"));
+        match raw_bytes.max(value_bytes) {
+            most if most > bytes_max => Err(too_much(body.len(), most)),
+            _ => Ok(()),
         }
-        Ok(raw_bytes)
     })
+}
+
+fn too_much(stored_bytes: usize, bytes: u64) -> Error {
+    let message = format!("{stored_bytes} bytes of them would become {bytes}");
+    Error::new(ErrorKind::LimitExceeded, OP, message)
+        .with_hint("no ordinary data shrinks that much; look at where the chunk comes from")
 }
 
 fn with_batch<T>(message: &[u8], look: impl FnOnce(RecordBatch<'_>) -> Result<T>) -> Result<T> {
@@ -207,8 +225,9 @@ fn with_batch<T>(message: &[u8], look: impl FnOnce(RecordBatch<'_>) -> Result<T>
     })
 }
 
-fn parse(message: &[u8]) -> Result<Message<'_>, ArrowError> {
+fn parse(message: &[u8]) -> Result<Message<'_>> {
     let message = message.strip_prefix(&CONTINUATION).unwrap_or(message);
     let message = message.get(4..).unwrap_or_default();
-    root_as_message(message).map_err(|error| ArrowError::ParseError(error.to_string()))
+    let options = verifier(message, MESSAGE_TABLES_MAX);
+    root_as_message_with_opts(&options, message).map_err(|error| unreadable(&error))
 }

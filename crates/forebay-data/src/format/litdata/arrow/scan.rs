@@ -2,13 +2,10 @@
 
 use forebay_core::{Crc32c, Error, ErrorKind, Result, Span};
 
-use super::super::{Chunk, OP, are_items_empty, corrupt};
+use super::super::{Chunk, FIRST_BYTES, OP, are_items_empty, corrupt};
 use super::{ArrowChunk, Batch, batch, in_group};
 use crate::format::{ROWS_MAX, Scan};
 use crate::table::{Group, Groups, Layout, Table};
-
-/// The count of the items, and the first two offsets.
-const FIRST_BYTES: usize = 12;
 
 impl ArrowChunk {
     /// A pass over the bytes of the chunk, of which index.json says that.
@@ -103,10 +100,7 @@ impl Scan for Pass {
         }
         let count = self.first.first_chunk().copied().map_or(0, u32::from_le_bytes);
         if !are_items_empty(&self.first) || self.chunk.start != 4 * (u64::from(count) + 2) {
-            // Both could be meant, and one would be read for the other.
-            let message = "the chunk ends as one with rows of Arrow, but its items are not empty";
-            return Err(Error::new(ErrorKind::Unsupported, OP, message)
-                .with_hint("an item that ends with \"LDARW01\" and a zero is the last of the chunk; write the data set again in another order"));
+            return Err(corrupt("its rows do not begin where its items end"));
         }
         let rows = self
             .groups

@@ -6,10 +6,18 @@ use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow_ipc::{CompressionType, root_as_message};
 use arrow_schema::Field as ArrowField;
 use forebay_core::Key;
+use forebay_io::DiskConfig;
+use forebay_store::{Context, MemoryStore, PutOptions, Store, StoreExt};
+use serde_json::json;
 
 use super::super::{Chunk, corrupt};
 use super::*;
+use crate::dataset::{Dataset, OpenOptions, Progress, Silent};
+use crate::filter::Filter;
 use crate::format::scan_bytes;
+use crate::loader::{Loader, StreamSpec};
+use crate::order::OrderSpec;
+use crate::schema::{Dtype, Kind};
 
 const PLAIN: &[u8] = include_bytes!("../../../../../../fixtures/litdata/arrow/chunk-0-1.bin");
 const ZSTD: &[u8] = include_bytes!("../../../../../../fixtures/litdata/arrow-zstd/chunk-0-0.bin");
@@ -234,43 +242,60 @@ fn rows_of_which_nothing_is_wanted_are_not_read() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 
-#[test]
-fn rows_of_arrow_in_the_last_item_are_not_taken_for_those_of_the_chunk() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_arrow_in_the_last_item_are_not_taken_for_those_of_the_chunk() {
     let inner = chunk_of(vec![("n", numbers(1))], None);
     let mut chunk = 1u32.to_le_bytes().to_vec();
-    for offset in [12, 12 + inner.len() as u32] {
+    for offset in [12, 16 + inner.len() as u32] {
         chunk.extend_from_slice(&offset.to_le_bytes());
     }
+    chunk.extend_from_slice(&(inner.len() as u32).to_le_bytes());
     chunk.extend_from_slice(&inner);
-    let error = read(&chunk, 1).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(read(&chunk, 1).unwrap_err().kind(), ErrorKind::Corrupt);
+    let dataset = dataset_of_chunks(vec![(1, chunk)]).await;
+    assert_eq!(streamed(dataset, None, 1).await, [inner]);
 }
 
 /// A data set of these chunks, each of three rows.
 async fn dataset_of(chunks: Vec<Vec<(&str, ArrayRef)>>) -> Dataset {
+    let chunks = chunks.into_iter().map(|columns| (3, chunk_of(columns, None)));
+    dataset_of_chunks(chunks.collect()).await
+}
+
+/// The same of chunks and how many items they have.
+async fn dataset_of_chunks(chunks: Vec<(u64, Vec<u8>)>) -> Dataset {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let mut listed = Vec::new();
-    for (number, columns) in chunks.into_iter().enumerate() {
-        let (name, bytes) = (format!("chunk-0-{number}.bin"), chunk_of(columns, None));
-        listed.push(json!({"chunk_bytes": bytes.len(), "chunk_size": 3, "filename": &name}));
+    for (number, (items, bytes)) in chunks.into_iter().enumerate() {
+        let name = format!("chunk-0-{number}.bin");
+        listed.push(json!({"chunk_bytes": bytes.len(), "chunk_size": items, "filename": &name}));
         put(&store, &name, &bytes).await;
     }
     let config = json!({"item_loader": "PyTreeLoader", "data_format": ["bytes"]});
     let index = json!({"chunks": listed, "config": config}).to_string();
     put(&store, "index.json", index.as_bytes()).await;
-    let context = Context::new(forebay_io::testing::threads(), forebay_io::BufPool::default());
-    Dataset::open(store, &context, &OpenOptions::default()).await.unwrap()
+    let context = Context::open(DiskConfig::default()).unwrap().with_state_dir(None);
+    Dataset::open(store, &context, &OpenOptions::default())
+        .await
+        .unwrap()
 }
 
 async fn put(store: &Arc<dyn Store>, name: &str, bytes: &[u8]) {
     let key = Key::parse(name).unwrap();
-    let put = store.put_bytes(&key, bytes, &PutOptions::default());
-    put.await.unwrap();
+    store
+        .put_bytes(&key, bytes, &PutOptions::default())
+        .await
+        .unwrap();
 }
 
 /// The values of the first field of all samples.
-async fn streamed(dataset: Dataset, fields: Option<Vec<String>>) -> Vec<Vec<u8>> {
+async fn streamed(dataset: Dataset, fields: Option<Vec<String>>, batch_size: u64) -> Vec<Vec<u8>> {
+    let order = OrderSpec {
+        batch_size,
+        ..OrderSpec::default()
+    };
     let spec = StreamSpec {
+        order,
         fields,
         ..StreamSpec::default()
     };
@@ -295,19 +320,77 @@ async fn lists_that_are_empty_in_a_chunk_are_those_of_the_others() {
     let empty = || ("x", lists(Arc::new(NullArray::new(0)), [0; 4]));
     let full = || ("x", lists(numbers(2), [0, 0, 1, 2]));
     let dataset = dataset_of(vec![vec![empty()], vec![full()], vec![empty()]]).await;
-    assert_eq!(dataset.schema().fields()[0].kind, Kind::List { dtype: Dtype::Int64 });
-    let values = streamed(dataset, None).await;
-    assert_eq!(values.iter().map(Vec::len).collect::<Vec<_>>(), [0, 0, 0, 0, 8, 8, 0, 0, 0]);
+    assert_eq!(
+        dataset.schema().fields()[0].kind,
+        Kind::List { dtype: Dtype::Int64 }
+    );
+    let is_there = Filter::parse("x is not null").unwrap();
+    let progress: Arc<dyn Progress> = Arc::new(Silent);
+    let kept = dataset.keep(&is_there, 1, 64 << 20, &progress).await.unwrap();
+    assert_eq!(kept.samples_kept(), 9, "an empty list is one");
+    let values = streamed(dataset, None, 3).await;
+    assert_eq!(
+        values.iter().map(Vec::len).collect::<Vec<_>>(),
+        [0, 0, 0, 0, 8, 8, 0, 0, 0]
+    );
 
     let dataset = dataset_of(vec![vec![empty()]]).await;
     assert_eq!(dataset.schema().fields()[0].kind, Kind::Json);
-    assert_eq!(streamed(dataset, None).await, [b"[]"; 3]);
+    assert_eq!(streamed(dataset, None, 3).await, [b"[]"; 3]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nulls_in_place_of_items_are_no_empty_lists() {
+    let nulls = ("x", lists(Arc::new(NullArray::new(2)), [0, 2, 2, 2]));
+    let full = || ("x", lists(numbers(2), [0, 0, 1, 2]));
+    let dataset = dataset_of(vec![vec![nulls], vec![full()]]).await;
+    let mut loader = Loader::new(dataset, &StreamSpec::default()).unwrap();
+    let error = loader.next_batch().await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("a null in it"), "{error}");
+}
+
+#[test]
+fn a_batch_is_reckoned_by_those_before_it() {
+    let bytes = Bytes::from(chunk_of(vec![("n", numbers(900))], Some(CompressionType::ZSTD)));
+    let chunk = ArrowChunk::of_bytes(&bytes).unwrap().unwrap();
+    let stored = chunk.batches[0].extent.len();
+    let table = Arc::new(scan_bytes(chunk.clone().scan(&known(900, &bytes)), &bytes, 1000).unwrap());
+    let Layout::Groups(groups) = &table.layout else {
+        unreachable!()
+    };
+    let decoder = Decoder::new(chunk, groups);
+    assert_eq!(decoder.decoded_bytes(0, &[0]), DECODED_RATIO * stored);
+    assert_eq!(decoder.decoded_bytes(0, &[]), 0);
+    decoder.decode(&Chunks::whole(0, bytes), &table, 0, &[0]).unwrap();
+    assert_eq!(decoder.decoded_bytes(0, &[0]), (900 * 8).max(stored));
+}
+
+#[test]
+fn footers_and_messages_that_say_too_much_are_a_limit_and_no_damage() {
+    let names: Vec<String> = (0..FIELDS_MAX).map(|column| format!("x{column}")).collect();
+    let lists = lists(numbers(2), [0, 0, 1, 2]);
+    let nested = lists_of(lists_of(lists_of(lists_of(lists_of(lists_of(lists))))));
+    let columns = names.iter().map(|name| (name.as_str(), Arc::clone(&nested)));
+    let wide = chunk_of(columns.collect(), None);
+    let error = ArrowChunk::of_bytes(&wide.into()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+    assert!(error.message().len() < 200 && error.hint().is_some(), "{error}");
+}
+
+/// Lists that have one of these each.
+fn lists_of(items: ArrayRef) -> ArrayRef {
+    lists(items, [0, 1, 2, 3])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chunks_without_a_wanted_field_have_it_nowhere() {
     let words: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c"]));
-    let dataset = dataset_of(vec![vec![("n", numbers(3))], vec![("n", numbers(3)), ("w", words)]]).await;
-    let values = streamed(dataset, Some(vec!["w".to_owned()])).await;
+    let dataset = dataset_of(vec![
+        vec![("n", numbers(3))],
+        vec![("n", numbers(3)), ("w", words)],
+    ])
+    .await;
+    let values = streamed(dataset, Some(vec!["w".to_owned()]), 3).await;
     assert_eq!(values, [&b""[..], b"", b"", b"a", b"b", b"c"]);
 }
