@@ -17,7 +17,6 @@ mod group;
 mod index;
 mod layout;
 mod listed;
-mod partitions;
 mod place;
 mod read;
 mod registry;
@@ -233,7 +232,7 @@ impl Dataset {
         if let Some(format) = options
             .format
             .as_ref()
-            .filter(|format| **format != *manifest.spec())
+            .filter(|format| !format.asks_for(manifest.spec()))
         {
             return Err(other_format(format, manifest.spec()));
         }

@@ -43,7 +43,7 @@ async fn what_pyarrow_writes_is_read() {
     for name in names {
         let expected = expected(&name);
         let (source, bytes) = source(&name).await;
-        let format = Parquet { columns: None };
+        let format = Parquet::default();
         let tabulated = tabulate(&format, &source).await.unwrap();
         let table = Arc::new(tabulated.table);
         table.check(bytes.len() as u64).unwrap();
@@ -56,7 +56,7 @@ async fn what_pyarrow_writes_is_read() {
         assert_eq!(crc32c(&slice(groups.footer.extent)), groups.footer.crc, "{name}");
         assert_eq!(groups.footer.extent.end() + 8, bytes.len() as u64, "{name}");
         assert_eq!(rows, expected.groups, "{name}");
-        let (file, _) = File::open(&source, None).await.unwrap();
+        let (file, _) = File::open(&source, &Parquet::default()).await.unwrap();
         for (index, group) in groups.list.iter().enumerate() {
             let extent = slice(group.extent);
             for column in 0..table.fields.len() {
@@ -97,7 +97,7 @@ fn the_table_does_not_depend_on_how_the_bytes_are_cut() {
 async fn only_the_chunks_that_are_needed_are_read() {
     let (source, bytes) = source("codec-none-v1").await;
     let table = Arc::new(tabulate(&Parquet::default(), &source).await.unwrap().table);
-    let (file, _) = File::open(&source, None).await.unwrap();
+    let (file, _) = File::open(&source, &Parquet::default()).await.unwrap();
     let all = file.decode_group(&source, &table, 0, None, None).await.unwrap();
     let one = file
         .decode_group(&source, &table, 0, Some(&[2]), None)
@@ -122,7 +122,7 @@ async fn only_the_chunks_that_are_needed_are_read() {
 async fn filters_rule_out_row_groups_and_choose_rows() {
     let (source, _) = source("ranges").await;
     let table = Arc::new(tabulate(&Parquet::default(), &source).await.unwrap().table);
-    let (file, _) = File::open(&source, None).await.unwrap();
+    let (file, _) = File::open(&source, &Parquet::default()).await.unwrap();
     // Row groups that may be read, and rows that remain in each.
     for (text, groups, rows) in [
         ("n < 3", [true, false, false], [3, 0, 0]),

@@ -11,6 +11,7 @@ use common::hex;
 use forebay_core::ErrorKind;
 use forebay_data::Field;
 use forebay_data::filter::Filter;
+use forebay_data::format::parquet::Parquet;
 use forebay_data::format::petastorm::{COMMON_METADATA, Petastorm, Unischema, UnischemaCodec};
 use forebay_data::format::tabulate;
 use serde::Deserialize;
@@ -88,7 +89,7 @@ fn damaged_schemas_are_errors() {
 async fn what_its_codecs_encode_is_decoded() {
     let expected: Expected = serde_json::from_slice(&bytes("dataset.json")).unwrap();
     let metadata = common::stored(&bytes(COMMON_METADATA)).await;
-    let (format, _) = Petastorm::open(&metadata, None).await.unwrap();
+    let (format, _) = Petastorm::open(&metadata, Parquet::default()).await.unwrap();
     let source = common::stored(&bytes("part-00000.parquet")).await;
     let table = Arc::new(tabulate(&format, &source).await.unwrap().table);
     assert_eq!(table.fields, expected.fields);
@@ -128,7 +129,7 @@ async fn what_its_codecs_encode_is_decoded() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_data_set_without_a_schema_says_so() {
     let metadata = common::stored(&bytes("part-00000.parquet")).await;
-    let error = Petastorm::open(&metadata, None).await.unwrap_err();
+    let error = Petastorm::open(&metadata, Parquet::default()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(
         error.message().contains("dataset-toolkit.unischema.v1"),

@@ -9,6 +9,8 @@ mod damaged;
 mod filtered;
 #[path = "row_stream/nulls.rs"]
 mod nulls;
+#[path = "row_stream/partitions.rs"]
+mod partitions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

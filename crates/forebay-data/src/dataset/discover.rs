@@ -10,8 +10,9 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use super::layout::{beside, with_layout};
 use super::listed::by_index;
 use super::place::nothing_at;
-use super::registry::{self, PETASTORM, ShardStore};
-use super::{partitions, splits};
+use super::registry::{self, PARTITIONS, PETASTORM, ShardStore};
+use super::splits;
+use crate::format::parquet::Partitions;
 use crate::format::petastorm::{COMMON_METADATA, Petastorm};
 use crate::manifest::{FormatSpec, MANIFEST_NAME, SUMS_NAME};
 use crate::source::ShardSource;
@@ -267,9 +268,7 @@ fn by_names(
         objects.into_iter().filter(is_shard).collect()
     };
     notes.extend(splits::told(&shards).filter(|_| !are_named));
-    if Family::Parquet.is_of(&spec.name) {
-        notes.extend(partitions::told(&shards));
-    }
+    let spec = with_partitions(spec, &shards)?;
     let from = ShardStore::plain(Arc::clone(store));
     Ok(Discovered {
         spec,
@@ -277,6 +276,18 @@ fn by_names(
         notes,
         from,
     })
+}
+
+/// With the columns that the folders of Parquet files say; those that were asked for are left as they are.
+fn with_partitions(spec: FormatSpec, shards: &[ObjectMeta]) -> Result<FormatSpec> {
+    if !Family::Parquet.is_of(&spec.name) || spec.params.contains_key(PARTITIONS) {
+        return Ok(spec);
+    }
+    let partitions = Partitions::of(shards.iter().map(|meta| &meta.key))?;
+    if partitions.is_empty() {
+        return Ok(spec);
+    }
+    Ok(spec.with(PARTITIONS, partitions.to_param()))
 }
 
 fn name_by(families: &BTreeSet<Family>, objects: &[ObjectMeta]) -> Result<&'static str> {

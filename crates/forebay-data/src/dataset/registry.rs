@@ -11,7 +11,7 @@ use super::folder::{Files, Folder};
 use super::listed::{self, LITDATA, MDS};
 use crate::format::Format;
 use crate::format::files::LeftOut;
-use crate::format::parquet::Parquet;
+use crate::format::parquet::{Parquet, Partitions};
 use crate::format::petastorm::{COMMON_METADATA, Petastorm};
 use crate::format::tfrecord::{Records, TfRecord};
 use crate::format::tokens::{Cut, Tokens};
@@ -25,6 +25,9 @@ pub(crate) const FILES: &str = "files";
 
 /// Name of Parquet with a schema of Petastorm's.
 pub(super) const PETASTORM: &str = "petastorm";
+
+/// Parameter of Parquet: the columns that names of folders say.
+pub(super) const PARTITIONS: &str = "partitions";
 
 /// Every format that can be asked for by name.
 pub const FORMAT_NAMES: &[&str] = &[
@@ -87,13 +90,11 @@ impl ShardStore {
             ("wds", _) => Ok(Arc::new(Wds)),
             (MDS | LITDATA, _) => listed::format(spec, &self.store, context).await,
             ("tfrecord", _) => Ok(Arc::new(tfrecord(spec)?)),
-            ("parquet", _) => Ok(Arc::new(Parquet {
-                columns: columns(spec)?,
-            })),
+            ("parquet", _) => Ok(Arc::new(parquet(spec)?)),
             (PETASTORM, _) => {
                 let key = Key::parse(COMMON_METADATA)?;
                 let source = ShardSource::open(Arc::clone(&self.store), &key, context).await?;
-                Ok(Arc::new(Petastorm::open(&source, columns(spec)?).await?.0))
+                Ok(Arc::new(Petastorm::open(&source, parquet(spec)?).await?.0))
             }
             ("tokens", _) => Ok(Arc::new(tokens(spec)?)),
             (FILES, Some(folder)) => Ok(Arc::new(Files(Arc::clone(folder)))),
@@ -102,6 +103,13 @@ impl ShardStore {
             (name, _) => Err(unknown(name)),
         }
     }
+}
+
+fn parquet(spec: &FormatSpec) -> Result<Parquet> {
+    Ok(Parquet {
+        columns: columns(spec)?,
+        partitions: partitions(spec)?,
+    })
 }
 
 /// Parameter: `columns`, the names of those that become fields.
@@ -116,6 +124,16 @@ fn columns(spec: &FormatSpec) -> Result<Option<Vec<String>>> {
     match names {
         Some(names) => Ok(Some(names)),
         None => Err(bad_param(spec, "columns", &value.to_string())),
+    }
+}
+
+/// Parameter: `partitions`, pairs of the name of a column and what it has, `int64` or `text`; none in manifests of versions that did not know such columns.
+fn partitions(spec: &FormatSpec) -> Result<Partitions> {
+    match spec.params.get(PARTITIONS) {
+        None => Ok(Partitions::default()),
+        Some(param) => {
+            Partitions::from_param(param).ok_or_else(|| bad_param(spec, PARTITIONS, &param.to_string()))
+        }
     }
 }
 

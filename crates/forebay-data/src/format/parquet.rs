@@ -18,6 +18,7 @@ mod known;
 mod lent;
 mod outline;
 mod pages;
+mod partitions;
 mod scan;
 mod thrift;
 mod writer;
@@ -26,6 +27,7 @@ pub use decode::Decoded;
 pub(crate) use footer::footer_key_value;
 pub use footer::{FOOTER_BYTES_MAX, File, RowGroup};
 pub use pages::PAGE_BYTES_MAX;
+pub use partitions::Partitions;
 pub use writer::{ParquetOptions, ParquetWriter};
 
 use std::sync::Arc;
@@ -33,6 +35,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use forebay_core::{Key, Result};
 
+use super::arrow::absent;
 use super::{Format, GroupDecoder, Scan};
 use crate::codec::Codec;
 use crate::source::ShardSource;
@@ -46,6 +49,8 @@ const OP: &str = "read parquet";
 pub struct Parquet {
     /// Only these columns become fields; all without. A name of a struct means all its members.
     pub columns: Option<Vec<String>>,
+    /// Columns that names of folders say.
+    pub partitions: Partitions,
 }
 
 #[async_trait]
@@ -55,12 +60,12 @@ impl Format for Parquet {
     }
 
     async fn scan(&self, source: &ShardSource) -> Result<Box<dyn Scan>> {
-        let (file, _) = File::open(source, self.columns.as_deref()).await?;
+        let (file, _) = File::open(source, self).await?;
         Ok(file.scan())
     }
 
     async fn decoder(&self, source: &ShardSource, groups: &Groups) -> Result<Arc<dyn GroupDecoder>> {
-        let (file, _) = File::open_known(source, self.columns.as_deref(), &groups.footer).await?;
+        let (file, _) = File::open_known(source, self, &groups.footer).await?;
         Ok(Arc::new(file))
     }
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use forebay_core::{Error, ErrorKind, Key, Ledger, Result};
 
-use super::parquet::{File, footer_key_value};
+use super::parquet::{File, Parquet, footer_key_value};
 use super::{Format, GroupDecoder, Scan};
 use crate::codec::Codec;
 use crate::schema::Kind;
@@ -42,8 +42,8 @@ const UNISCHEMA_KEY: &str = "dataset-toolkit.unischema.v1";
 pub struct Petastorm {
     /// The schema of the data set.
     pub schema: Arc<Unischema>,
-    /// Only these columns become fields; all without.
-    pub columns: Option<Vec<String>>,
+    /// How its files are read.
+    pub parquet: Parquet,
 }
 
 impl Petastorm {
@@ -54,7 +54,7 @@ impl Petastorm {
     }
 
     /// Read the schema from `_common_metadata`.
-    pub async fn open(common_metadata: &ShardSource, columns: Option<Vec<String>>) -> Result<(Self, Ledger)> {
+    pub async fn open(common_metadata: &ShardSource, parquet: Parquet) -> Result<(Self, Ledger)> {
         let (pickle, ledger) = footer_key_value(common_metadata, UNISCHEMA_KEY).await?;
         let schema = match pickle {
             Some(pickle) => Unischema::from_pickle(&pickle),
@@ -68,14 +68,14 @@ impl Petastorm {
         let schema = schema.map_err(|error| common_metadata.name_in(error))?;
         let petastorm = Self {
             schema: Arc::new(schema),
-            columns,
+            parquet,
         };
         Ok((petastorm, ledger))
     }
 
     /// Open one of the Parquet files.
     pub async fn open_file(&self, source: &ShardSource) -> Result<(File, Ledger)> {
-        let (file, ledger) = File::open(source, self.columns.as_deref()).await?;
+        let (file, ledger) = File::open(source, &self.parquet).await?;
         Ok((self.describe(file), ledger))
     }
 
@@ -111,7 +111,7 @@ impl Format for Petastorm {
     }
 
     async fn decoder(&self, source: &ShardSource, groups: &Groups) -> Result<Arc<dyn GroupDecoder>> {
-        let (file, _) = File::open_known(source, self.columns.as_deref(), &groups.footer).await?;
+        let (file, _) = File::open_known(source, &self.parquet, &groups.footer).await?;
         Ok(Arc::new(self.describe(file)))
     }
 

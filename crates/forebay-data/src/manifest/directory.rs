@@ -42,6 +42,9 @@ const ROW_BYTES_MIN: u64 = 2 + 1 + 8 + 8 + 1 + 32 + 8 + 4;
 /// Bytes of one place.
 const PLACE_BYTES: u64 = 32;
 
+/// Parameters that are found out where nobody names them.
+const FOUND_OUT: [&str; 2] = ["layout", "partitions"];
+
 /// A format with its parameters: what is needed to read the shards of a data set again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormatSpec {
@@ -58,6 +61,19 @@ impl FormatSpec {
         let name = name.into();
         let params = BTreeMap::new();
         Self { name, params }
+    }
+
+    /// True when a user who asks for this format means `found`, in which parameters stand that were found out.
+    pub(crate) fn asks_for(&self, found: &Self) -> bool {
+        let is_asked = |name: &String| self.params.get(name) == found.params.get(name);
+        let is_found_out =
+            |name: &String| FOUND_OUT.contains(&name.as_str()) && !self.params.contains_key(name);
+        self.name == found.name
+            && self.params.keys().all(is_asked)
+            && found
+                .params
+                .keys()
+                .all(|name| is_asked(name) || is_found_out(name))
     }
 
     /// With one more parameter.

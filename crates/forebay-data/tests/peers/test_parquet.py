@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import dataset
 
 from kit import Case, contents, streamed
 
@@ -150,6 +151,44 @@ class TheirFiles(Case):
                 # Packed anew, they are text of the same kind.
                 _, again = streamed(self.pack(folder, "mds", "--samples-per-shard", 40))
                 self.assertEqual([row["chat"] for row in again], [row["chat"] for row in rows])
+
+
+    def test_partitions_are_fields_parquet(self):
+        langs = ["de", "en us", "a/b"]
+        made = pa.table(
+            {
+                "x": pa.array(range(COUNT)),
+                "year": pa.array([2020 + index % 2 for index in range(COUNT)]),
+                "lang": pa.array([langs[index % 3] for index in range(COUNT)]),
+                "scores": pa.array([[index / 2, None] for index in range(COUNT)]),
+            }
+        )
+        folder = self.place("partitions")
+        pq.write_to_dataset(made, folder, partition_cols=["year", "lang"])
+        # What pyarrow itself reads, in the order of the files.
+        wanted = [
+            {
+                "x": np.int64(row["x"]),
+                "scores": np.array([row["x"] / 2, np.nan]),
+                "year": np.int64(row["year"]),
+                "lang": row["lang"].encode(),
+            }
+            for file in sorted(folder.rglob("*.parquet"))
+            for row in pq.read_table(file, partitioning=self.hive(made)).to_pylist()
+        ]
+        self.assertEqual({row["lang"] for row in wanted}, {lang.encode() for lang in langs})
+        self.assert_streams(folder, wanted)
+        report = json.loads(self.forebay("stream", "--json", "--filter", "year = 2021", folder))
+        self.assertEqual(report["samples"], COUNT // 2)
+        packed = [pq.read_table(file) for file in self.pack(folder, "parquet").glob("*.parquet")]
+        found = pa.concat_tables(packed).sort_by("x")
+        for name in ["x", "year", "lang"]:
+            self.assertEqual(found[name].to_pylist(), made[name].to_pylist(), name)
+
+    def hive(self, made):
+        """Tell pyarrow the columns in names of folders."""
+        fields = [made.schema.field(name) for name in ["year", "lang"]]
+        return dataset.partitioning(pa.schema(fields), flavor="hive")
 
 
 def nested():

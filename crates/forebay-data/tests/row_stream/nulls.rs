@@ -1,6 +1,6 @@
-//! Lists with a null in them, which no list of numbers can hold.
+//! Lists with a null in them: NaN among floats, and nothing that a list of integers can hold.
 
-use arrow_array::builder::{FixedSizeListBuilder, Int32Builder, ListBuilder};
+use arrow_array::builder::{FixedSizeListBuilder, Float32Builder, Int32Builder, ListBuilder};
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use parquet::arrow::ArrowWriter;
 
@@ -31,6 +31,43 @@ fn file(has_null: bool, is_fixed: bool) -> Vec<u8> {
     writer.write(&batch).unwrap();
     writer.close().unwrap();
     bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_null_among_floats_is_nan() {
+    let mut lists = ListBuilder::new(Float32Builder::new());
+    let mut fixed = FixedSizeListBuilder::new(Float32Builder::new(), 2);
+    for row in [vec![Some(1.5), None], vec![], vec![None, Some(2.0)]] {
+        let pair = if row.is_empty() {
+            vec![None; 2]
+        } else {
+            row.clone()
+        };
+        for value in pair {
+            fixed.values().append_option(value);
+        }
+        fixed.append(true);
+        lists.append_value(row);
+    }
+    let (lists, fixed): (ArrayRef, ArrayRef) = (Arc::new(lists.finish()), Arc::new(fixed.finish()));
+    let batch = RecordBatch::try_from_iter([("lists", lists), ("fixed", fixed)]).unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    put(&store, "a.parquet", &bytes).await;
+    let rows = drain(&mut Loader::new(open(&store, None).await, &spec(false)).unwrap()).await;
+    let bytes = |values: &[f32]| {
+        hex(&values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect::<Vec<_>>())
+    };
+    let nan = f32::NAN;
+    assert_eq!(rows[0].1, [bytes(&[1.5, nan]), bytes(&[1.5, nan])]);
+    assert_eq!(rows[1].1, [bytes(&[]), bytes(&[nan, nan])]);
+    assert_eq!(rows[2].1, [bytes(&[nan, 2.0]), bytes(&[nan, 2.0])]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -120,30 +120,6 @@ async fn images_beside_shards_are_told() {
 }
 
 #[tokio::test]
-async fn partitions_in_names_of_folders_are_told() {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/parquet/numbers.parquet");
-    let bytes = std::fs::read(fixture).unwrap();
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    for name in ["day=1/part-0.parquet", "day=2/part-0.parquet"] {
-        store
-            .put_bytes(&key(name), &bytes, &PutOptions::default())
-            .await
-            .unwrap();
-    }
-    let heard = Arc::new(Heard::default());
-    let options = OpenOptions {
-        progress: Arc::clone(&heard) as Arc<dyn Progress>,
-        ..OpenOptions::default()
-    };
-    Dataset::open(store, &context(), &options).await.unwrap();
-    let told = heard.take();
-    assert!(
-        told.iter().any(|note| note.contains("partitioned by 'day'")),
-        "{told:?}"
-    );
-}
-
-#[tokio::test]
 async fn splits_that_are_read_together_and_rows_that_are_not_read_are_told() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     for name in ["train/cat/0.jpg", "train/dog/0.jpg", "val/cat/0.jpg"] {

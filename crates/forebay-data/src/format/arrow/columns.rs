@@ -45,11 +45,12 @@ pub(in crate::format) struct Leaf {
     pub(in crate::format) packing: Option<Packing>,
 }
 
-/// The fields of a file: all of them, or those of that name (a name of a struct means all its members).
+/// The fields of a file: all of them, or those of that name (a name of a struct means all its members), of which the file may lack those that `is_elsewhere`.
 /// Also how many leaf columns there are, with those that are no field.
 pub(in crate::format) fn leaves(
     schema: &ArrowSchema,
     wanted: Option<&[String]>,
+    is_elsewhere: &dyn Fn(&str) -> bool,
 ) -> Result<(Vec<Leaf>, usize)> {
     let mut walk = Walk {
         wanted,
@@ -61,7 +62,7 @@ pub(in crate::format) fn leaves(
         walk.visit(field, "")?;
     }
     for name in wanted.unwrap_or_default() {
-        if !walk.found.contains(name.as_str()) {
+        if !walk.found.contains(name.as_str()) && !is_elsewhere(name) {
             return Err(no_such_column(name, schema));
         }
     }
@@ -88,15 +89,7 @@ impl Walk<'_> {
             "" => field.name().clone(),
             _ => format!("{prefix}.{}", field.name()),
         };
-        if name.len() > NAME_BYTES_MAX {
-            let message = format!(
-                "the name of a column has {} bytes; {NAME_BYTES_MAX} are allowed",
-                name.len()
-            );
-            return Err(
-                Error::new(ErrorKind::LimitExceeded, OP, message).with_hint("give the columns shorter names")
-            );
-        }
+        let name = self.within(name)?;
         if let DataType::Struct(members) = field.data_type() {
             for member in members {
                 self.visit(member, &name)?;
@@ -116,7 +109,8 @@ impl Walk<'_> {
         }
         let data_type = decoded(field.data_type(), false);
         let kind = kind_of(&data_type);
-        let json = match &data_type {
+        // Lists of one size have items, if only nulls.
+        let json = match field.data_type() {
             DataType::List(item) | DataType::LargeList(item) if *item.data_type() == DataType::Null => {
                 Kind::no_items()
             }
@@ -135,6 +129,24 @@ impl Walk<'_> {
             packing: None,
         });
         Ok(())
+    }
+
+    /// A name that is not too long. One that is and that nobody asks for becomes the beginning of it: nobody asks for what is within it either.
+    fn within(&mut self, mut name: String) -> Result<String> {
+        if name.len() <= NAME_BYTES_MAX {
+            return Ok(name);
+        }
+        if self.is_wanted(&name) {
+            let message = format!(
+                "the name of a column has {} bytes; {NAME_BYTES_MAX} are allowed",
+                name.len()
+            );
+            return Err(Error::new(ErrorKind::LimitExceeded, OP, message)
+                .with_hint("give the columns shorter names, or name those that are needed"));
+        }
+        let end = (0..=NAME_BYTES_MAX).rfind(|end| name.is_char_boundary(*end));
+        name.truncate(end.unwrap_or(0));
+        Ok(name)
     }
 
     fn is_wanted(&mut self, name: &str) -> bool {

@@ -3,10 +3,15 @@
 //! Arrays of numbers, fixed-size binaries, lists and bytes with 64-bit offsets lie in one buffer, which the column takes over. Copied are truth values (bits
 //! become bytes), views, decimals that shrink to 64 bits, and what comes in several batches.
 
+use std::sync::Arc;
+
 use arrow_array::cast::AsArray;
-use arrow_array::types::{ByteArrayType, ByteViewType, Decimal128Type};
+use arrow_array::types::{
+    ArrowPrimitiveType, ByteArrayType, ByteViewType, Decimal128Type, Float16Type, Float32Type, Float64Type,
+};
 use arrow_array::{
-    Array, ArrayRef, GenericByteArray, GenericByteViewArray, GenericListArray, OffsetSizeTrait, StructArray,
+    Array, ArrayRef, GenericByteArray, GenericByteViewArray, GenericListArray, OffsetSizeTrait,
+    PrimitiveArray, StructArray,
 };
 use arrow_buffer::{ArrowNativeType, Buffer, NullBuffer};
 use arrow_schema::DataType;
@@ -232,7 +237,7 @@ fn fixed_list(array: &ArrayRef, len: usize) -> Result<(Bytes, usize)> {
     let total = list.len().checked_mul(len).filter(|total| *total <= values.len());
     let total = total.ok_or_else(|| corrupt("its lists are not all of one size"))?;
     let start = list.value_offset_at(0).min(values.len() - total);
-    let values = values.slice(start, total);
+    let values = with_nans(values.slice(start, total));
     if let Some(nulls) = values.nulls().filter(|nulls| nulls.null_count() > 0) {
         let has_null = |row: usize| (row * len..row * len + len).any(|index| nulls.is_null(index));
         if (0..list.len()).any(|row| list.is_valid(row) && has_null(row)) {
@@ -252,7 +257,7 @@ fn list_column<O: OffsetSizeTrait>(list: &GenericListArray<O>) -> Result<Column>
     if first > last || last > values.len() {
         return Err(corrupt("its lists lie outside of its values"));
     }
-    let values = values.slice(first, last - first);
+    let values = with_nans(values.slice(first, last - first));
     if dtype_of(values.data_type()).is_none() {
         return Err(corrupt("its lists are of another type than the schema says"));
     }
@@ -264,6 +269,23 @@ fn list_column<O: OffsetSizeTrait>(list: &GenericListArray<O>) -> Result<Column>
         .iter()
         .map(|end| end.saturating_sub(first) as u64 * width as u64);
     Ok(column(data, Shape::Ends(ends.collect())))
+}
+
+/// Elements of lists, with NaN for those that are null, as whoever makes a numpy array of them has it. What is not of floats has nothing to stand for them.
+fn with_nans(values: ArrayRef) -> ArrayRef {
+    type Half = <Float16Type as ArrowPrimitiveType>::Native;
+    fn filled<T: ArrowPrimitiveType>(values: &ArrayRef, nan: T::Native) -> ArrayRef {
+        let values = values.as_primitive::<T>().iter();
+        let filled = values.map(|value| value.unwrap_or(nan));
+        Arc::new(PrimitiveArray::<T>::from_iter_values(filled))
+    }
+    match values.data_type() {
+        _ if values.null_count() == 0 => values,
+        DataType::Float16 => filled::<Float16Type>(&values, Half::NAN),
+        DataType::Float32 => filled::<Float32Type>(&values, f32::NAN),
+        DataType::Float64 => filled::<Float64Type>(&values, f64::NAN),
+        _ => values,
+    }
 }
 
 fn bytes_column<T: ByteArrayType>(array: &GenericByteArray<T>) -> Result<Column> {
@@ -323,8 +345,12 @@ pub(in crate::format) fn too_large(bytes_max: u64) -> Error {
 }
 
 fn null_element() -> Error {
-    Error::new(ErrorKind::Unsupported, OP, "a list has a null in it")
-        .with_hint("leave the column out, or write the lists without nulls")
+    Error::new(
+        ErrorKind::Unsupported,
+        OP,
+        "a list has a null in it, for which its type has no value",
+    )
+    .with_hint("leave the column out, or write its lists without nulls, or as floats, where they are NaN")
 }
 
 fn corrupt(message: &str) -> Error {

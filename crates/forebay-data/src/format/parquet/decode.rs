@@ -26,6 +26,7 @@ use super::OP;
 use super::footer::{File, RowGroup, in_group};
 use super::lent;
 use super::pages::{self, Pages};
+use super::partitions::{Constant, ROW_BYTES};
 use crate::block::{Block, Column};
 use crate::codec::{RATIO_FREE_BYTES, RATIO_MAX};
 use crate::filter::{Bound, Outline};
@@ -376,7 +377,7 @@ impl<'a> Work<'a> {
         let (groups, group) = file
             .check(table, number)
             .map_err(|error| in_group(&error, number))?;
-        let count = file.leaves.len();
+        let count = file.fields().len();
         let mut wanted: Vec<usize> = match projection {
             Some(columns) => columns.to_vec(),
             None => (0..count).collect(),
@@ -417,8 +418,13 @@ impl<'a> Work<'a> {
 
     fn add(&mut self, columns: &[usize], chunks: &Chunks) -> Result<()> {
         for column in columns {
-            self.verified_bytes += self.file.compare(chunks, self.groups, self.number, *column)?;
-            let decoded = self.file.decode_column(chunks, self.number, *column)?;
+            let decoded = match self.file.constant(*column) {
+                Some(constant) => constant.column(self.group.rows),
+                None => {
+                    self.verified_bytes += self.file.compare(chunks, self.groups, self.number, *column)?;
+                    self.file.decode_column(chunks, self.number, *column)?
+                }
+            };
             if let Some(slot) = self.columns.get_mut(*column) {
                 *slot = decoded;
             }
@@ -453,6 +459,11 @@ impl<'a> Work<'a> {
 }
 
 impl File {
+    /// The field of that number, where it has one value in all rows.
+    pub(super) fn constant(&self, column: usize) -> Option<&Constant> {
+        self.constants.get(column.checked_sub(self.leaves.len())?)
+    }
+
     /// The row group of that number, where the table says the same of it as the file does.
     fn check<'a>(&self, table: &'a Table, group: usize) -> Result<(&'a Groups, RowGroup)> {
         let Layout::Groups(groups) = &table.layout else {
@@ -483,6 +494,9 @@ impl File {
 
 impl GroupDecoder for File {
     fn span(&self, group: usize, column: usize) -> Result<Span> {
+        if let (Some(_), Some(group)) = (self.constant(column), self.groups.get(group)) {
+            return Span::at(group.extent.start(), 0);
+        }
         let leaf = self.leaves.get(column).ok_or_else(|| {
             let message = "there is no such column";
             Error::new(ErrorKind::InvalidInput, OP, message)
@@ -523,8 +537,13 @@ impl GroupDecoder for File {
                 decoded = decoded.saturating_add(raw.max(values.saturating_mul(width)));
             }
         }
+        let constants = columns.iter().filter(|column| self.constant(**column).is_some());
+        let constant_bytes = rows
+            .saturating_mul(ROW_BYTES)
+            .saturating_mul(constants.count() as u64);
         // Columns are read together: one that is lent keeps the bytes of all, beside what the others become.
-        decoded.saturating_add(if is_lent { read } else { 0 })
+        let held = if is_lent { read } else { 0 };
+        decoded.saturating_add(constant_bytes).saturating_add(held)
     }
 
     fn decode(&self, chunks: &Chunks, table: &Arc<Table>, group: usize, columns: &[usize]) -> Result<Block> {

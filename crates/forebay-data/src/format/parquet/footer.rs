@@ -9,15 +9,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forebay_core::{ByteSize, Error, ErrorKind, Ledger, Result, Span, crc32c};
+use forebay_core::{ByteSize, Error, ErrorKind, Key, Ledger, Result, Span, crc32c};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::{
     ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
 };
 
-use super::OP;
 use super::known;
+use super::partitions::Constant;
 use super::thrift::{BINARY, I32, LIST, Reader, STRUCT};
+use super::{OP, Parquet};
 use crate::format::arrow::{Leaf, contained, decoded_schema, leaves};
 use crate::format::petastorm::Packing;
 use crate::schema::{Dtype, Field, Kind};
@@ -50,6 +51,9 @@ pub struct File {
     pub(super) plain: ArrowReaderMetadata,
     pub(super) views: ArrowReaderMetadata,
     pub(super) leaves: Vec<Leaf>,
+    /// Fields behind those of the leaves, which have one value in all rows.
+    pub(super) constants: Vec<Constant>,
+    /// Of leaves, then of constants.
     fields: Vec<Field>,
     pub(super) groups: Vec<RowGroup>,
     pub(super) footer: Footer,
@@ -67,39 +71,44 @@ pub struct RowGroup {
 }
 
 impl File {
-    /// Read the footer of a shard. With `columns`, only those become fields.
-    pub async fn open(source: &ShardSource, columns: Option<&[String]>) -> Result<(Self, Ledger)> {
-        let opened = Self::open_unnamed(source, columns).await;
-        opened.map_err(|error| source.name_in(error))
-    }
-
-    async fn open_unnamed(source: &ShardSource, columns: Option<&[String]>) -> Result<(Self, Ledger)> {
-        let (footer, span, ledger) = read_footer(source).await?;
-        Ok((Self::from_footer(&footer, span, columns)?, ledger))
-    }
-
-    /// Read a footer that is known from a manifest: it must be the same.
-    pub async fn open_known(
-        source: &ShardSource,
-        columns: Option<&[String]>,
-        known: &Footer,
-    ) -> Result<(Self, Ledger)> {
+    /// Read the footer of a shard.
+    pub async fn open(source: &ShardSource, format: &Parquet) -> Result<(Self, Ledger)> {
         let opened = async {
-            let (footer, ledger) = read_known(source, known).await?;
-            Ok((Self::from_footer(&footer, known.extent, columns)?, ledger))
+            let (footer, span, ledger) = read_footer(source).await?;
+            let file = Self::from_footer(&footer, span, format)?;
+            Ok((file.with_partitions(&source.meta().key, format)?, ledger))
         };
         let opened: Result<_> = opened.await;
         opened.map_err(|error| source.name_in(error))
     }
 
-    /// From a whole file in memory.
+    /// Read a footer that is known from a manifest: it must be the same.
+    pub async fn open_known(
+        source: &ShardSource,
+        format: &Parquet,
+        known: &Footer,
+    ) -> Result<(Self, Ledger)> {
+        let opened = async {
+            let (footer, ledger) = read_known(source, known).await?;
+            let file = Self::from_footer(&footer, known.extent, format)?;
+            Ok((file.with_partitions(&source.meta().key, format)?, ledger))
+        };
+        let opened: Result<_> = opened.await;
+        opened.map_err(|error| source.name_in(error))
+    }
+
+    /// From a whole file in memory, which lies in no folder.
     pub fn from_bytes(bytes: &Bytes, columns: Option<&[String]>) -> Result<Self> {
         let footer = footer_span(bytes, bytes.len() as u64)?;
         let body = slice(bytes, footer.relative_to(0))?;
-        Self::from_footer(&body, footer, columns)
+        let format = Parquet {
+            columns: columns.map(<[String]>::to_vec),
+            ..Parquet::default()
+        };
+        Self::from_footer(&body, footer, &format)
     }
 
-    fn from_footer(footer: &[u8], span: Span, columns: Option<&[String]>) -> Result<Self> {
+    fn from_footer(footer: &[u8], span: Span, format: &Parquet) -> Result<Self> {
         known::check(&mut Reader::new(footer), known::FOOTER)?;
         check_schema(footer)?;
         let metadata = contained(OP, "the footer", || {
@@ -114,7 +123,8 @@ impl File {
         };
         let inferred = with_schema(ArrowReaderOptions::new())?;
         let schema = inferred.schema();
-        let (leaves, found) = leaves(schema, columns)?;
+        let is_partition = |name: &str| format.partitions.have(name);
+        let (leaves, found) = leaves(schema, format.columns.as_deref(), &is_partition)?;
         let count = metadata.file_metadata().schema_descr().num_columns();
         if found != count {
             let message = format!("the Arrow schema of the file has {found} columns, the file {count}");
@@ -133,6 +143,7 @@ impl File {
             plain,
             views,
             leaves,
+            constants: Vec::new(),
             groups,
             footer: Footer {
                 extent: span,
@@ -141,6 +152,23 @@ impl File {
         };
         file.apply_kept_fields();
         Ok(file)
+    }
+
+    /// With the columns that the folders of the shard say. One that the file has itself is the file's.
+    fn with_partitions(mut self, key: &Key, format: &Parquet) -> Result<Self> {
+        for constant in format.partitions.constants(key)? {
+            let name = &constant.field.name;
+            let is_wanted = format
+                .columns
+                .as_ref()
+                .is_none_or(|columns| columns.contains(name));
+            if is_wanted && !self.fields.iter().any(|field| field.name == *name) {
+                self.fields.push(constant.field.clone());
+                self.constants.push(constant);
+            }
+        }
+        table::chunks(self.groups.len(), self.fields.len())?;
+        Ok(self)
     }
 
     /// Take kinds that Forebay's writer noted down, where they agree with the bytes.
@@ -330,6 +358,8 @@ pub(super) fn find_key_value(footer: &[u8], key: &str) -> Result<Option<Vec<u8>>
 /// Whether bytes of kind `plain` (from the file alone) can be of kind `known` (from the writer's note).
 fn agrees(known: &Kind, plain: &Kind) -> bool {
     match (known, plain) {
+        // What only a schema of Arrow can say.
+        (known, _) if known.is_no_items() => false,
         (Kind::Text | Kind::Json | Kind::Decimal, Kind::Text)
         | (Kind::Bytes | Kind::Image | Kind::Varints | Kind::Encoded { .. }, Kind::Bytes) => true,
         (Kind::List { dtype }, Kind::Bytes) => *dtype == Dtype::Bfloat16,

@@ -13,6 +13,9 @@ use crate::schema::{Dtype, Kind};
 
 impl File {
     pub(super) fn outline_of(&self, group: usize, column: usize) -> Outline<'_> {
+        if let Some(constant) = self.constant(column) {
+            return constant.outline();
+        }
         let (Some(leaf), Some(rows)) = (self.leaves.get(column), self.groups.get(group)) else {
             return Outline::UNKNOWN;
         };

@@ -25,6 +25,8 @@ impl File {
                 }
                 slot += 1;
             }
+            // No bytes have the checksum of none.
+            slot += self.constants.len();
         }
         stretches.push(Stretch {
             span: self.footer.extent,
@@ -93,7 +95,7 @@ impl Scan for Pass {
 
     fn finish(mut self: Box<Self>) -> Result<Table> {
         if let Some(stretch) = self.stretches.get(self.next) {
-            let what = match stretch.slot.checked_div(self.file.leaves.len()) {
+            let what = match stretch.slot.checked_div(self.file.fields().len()) {
                 Some(group) if group < self.file.groups.len() => format!("row group {group}"),
                 _ => "its footer".to_owned(),
             };

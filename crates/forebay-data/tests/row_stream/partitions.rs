@@ -1,0 +1,162 @@
+//! Columns that the names of folders say: fields like any other, of which nothing is read.
+
+use forebay_data::dataset::{Progress, Silent};
+use forebay_data::filter::Filter;
+use forebay_data::verify::verify;
+
+use super::*;
+
+/// Three files of five rows in folders of two columns, without an index.
+async fn folders() -> Arc<dyn Store> {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let fields = fields();
+    let names = [
+        "day=1/lang=de/p.parquet",
+        "day=1/lang=en/p.parquet",
+        "day=02/lang=de%20at/p.parquet",
+    ];
+    for (number, name) in (0u32..).zip(names) {
+        let mut writer = Box::new(ParquetWriter::new(&fields, ParquetOptions::default()).unwrap());
+        for row in 0..5 {
+            let (small, large) = ((number * 5 + row).to_le_bytes(), large(row));
+            let fields = [(&fields[0], &small[..]), (&fields[1], &large[..])];
+            let sample = SampleRef {
+                key: "k",
+                fields: &fields,
+            };
+            writer.add(sample).unwrap();
+        }
+        put(&store, name, &writer.finish().unwrap()).await;
+    }
+    store
+}
+
+/// The number, the day and the language of each row, in order.
+async fn streamed(dataset: Dataset, names: &[&str]) -> Vec<Vec<String>> {
+    let spec = StreamSpec {
+        fields: Some(names.iter().map(|name| (*name).to_owned()).collect()),
+        ..spec(false)
+    };
+    let rows = drain(&mut Loader::new(dataset, &spec).unwrap()).await;
+    rows.into_iter().map(|(_, values)| values).collect()
+}
+
+fn day(day: i64) -> String {
+    hex(&day.to_le_bytes())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn folders_say_fields_that_are_streamed_with_and_without_an_index() {
+    let store = folders().await;
+    for is_indexed in [false, true] {
+        if is_indexed {
+            index(&store).await;
+        }
+        let dataset = open(&store, None).await;
+        let names: Vec<&str> = dataset
+            .schema()
+            .fields()
+            .iter()
+            .map(|field| field.name.as_str())
+            .collect();
+        assert_eq!(names, ["__key__", "number", "large", "day", "lang"]);
+        let rows = streamed(dataset.clone(), &["number", "day", "lang"]).await;
+        assert_eq!(rows.len(), 15);
+        // Folders come in the order of their names.
+        let first = [hex(&10u32.to_le_bytes()), day(2), hex(b"de at")];
+        assert_eq!((&rows[0][..], &rows[4][1..]), (&first[..], &first[1..]));
+        assert_eq!(rows[5], [hex(&0u32.to_le_bytes()), day(1), hex(b"de")]);
+        // Nothing is read for what stands in names alone.
+        let mut loader = Loader::new(
+            dataset,
+            &StreamSpec {
+                fields: Some(vec!["day".to_owned()]),
+                ..spec(false)
+            },
+        )
+        .unwrap();
+        let rows = drain(&mut loader).await;
+        assert_eq!(rows[14].1, [day(1)]);
+        assert_eq!(loader.report().ledger.bytes(), 0);
+    }
+    let progress: Arc<dyn Progress> = Arc::new(Silent);
+    let verified = verify(&open(&store, None).await, &progress, |_| {})
+        .await
+        .unwrap();
+    assert!(
+        verified.is_whole() && verified.samples_whole == 15,
+        "{verified:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_format_that_is_named_means_the_one_that_was_found_out() {
+    let store = folders().await;
+    index(&store).await;
+    for spec in [
+        FormatSpec::new("parquet"),
+        open(&store, None).await.manifest().spec().clone(),
+    ] {
+        assert_eq!(open(&store, Some(spec)).await.samples(), 15);
+    }
+    let options = OpenOptions {
+        format: Some(FormatSpec::new("parquet").with("columns", vec!["day"])),
+        ..OpenOptions::default()
+    };
+    let error = Dataset::open(Arc::clone(&store), &common::context(), &options)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Precondition);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_of_folders_can_be_chosen_and_filtered() {
+    let store = folders().await;
+    let dataset = open(
+        &store,
+        Some(FormatSpec::new("parquet").with("columns", vec!["number", "lang"])),
+    )
+    .await;
+    let names: Vec<&str> = dataset
+        .schema()
+        .fields()
+        .iter()
+        .map(|field| field.name.as_str())
+        .collect();
+    assert_eq!(names, ["number", "lang"]);
+
+    let dataset = open(&store, None).await;
+    let progress: Arc<dyn Progress> = Arc::new(Silent);
+    for (text, kept) in [
+        ("day = 1", 10),
+        ("day = 2 and lang = 'de at'", 5),
+        ("lang = 'de' and number > 2", 2),
+        ("day is null", 0),
+    ] {
+        let filter = Filter::parse(text).unwrap();
+        let found = dataset.keep(&filter, 2, 64 << 20, &progress).await;
+        let samples = found.map_or(0, |found| found.samples_kept());
+        assert_eq!(samples, kept, "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_column_that_the_file_has_is_the_files() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let from = folders().await;
+    let meta = from
+        .head(&Key::parse("day=1/lang=de/p.parquet").unwrap())
+        .await
+        .unwrap();
+    let read = from
+        .read(
+            &meta.key,
+            Span::first(meta.size),
+            &ReadOptions::default(),
+            &common::context(),
+        )
+        .await;
+    put(&store, "number=77/p.parquet", &read.unwrap().0).await;
+    let rows = streamed(open(&store, None).await, &["number"]).await;
+    assert_eq!(rows[3], [hex(&3u32.to_le_bytes())]);
+}
