@@ -9,11 +9,12 @@
 //! ```
 //!
 //! Bytes are hostile. What the `parquet` crate trusts is checked before it is called: the types in headers (known.rs), the footer's schema (footer.rs), the
-//! headers of pages (pages.rs). What is left is contained in one place (arrow/contain.rs). What Arrow's arrays become is the room of arrow.rs.
+//! headers of pages (pages.rs), and counts within pages once they are decompressed (held.rs). What is left is contained in one place (arrow/contain.rs). What Arrow's arrays become is the room of arrow.rs.
 
 mod decode;
 mod encode;
 mod footer;
+mod held;
 mod known;
 mod lent;
 mod outline;

@@ -143,6 +143,53 @@ fn values_and_nulls_of_one_large_size_are_no_bombs() {
 }
 
 #[test]
+fn deltas_of_more_values_than_a_page_has_are_refused() {
+    for encoding in [Encoding::DELTA_LENGTH_BYTE_ARRAY, Encoding::DELTA_BYTE_ARRAY] {
+        let properties = WriterProperties::builder()
+            .set_statistics_enabled(EnabledStatistics::None)
+            .set_dictionary_enabled(false)
+            .set_encoding(encoding)
+            .build();
+        let schema = Arc::new(parse_message_type("message m { optional binary x; }").unwrap());
+        let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties)).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        let values: Vec<ByteArray> = (0..300)
+            .map(|row| ByteArray::from(format!("v{row}").as_str()))
+            .collect();
+        column
+            .typed::<ByteArrayType>()
+            .write_batch(&values, Some(&[1; 300]), None)
+            .unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        let bytes = writer.into_inner().unwrap();
+        assert_eq!(
+            decode(&bytes.clone().into()).unwrap().field(299, 0),
+            Some(&b"v299"[..])
+        );
+        // 128 deltas in a block of 4, 300 values: the library would make room for as many as stand there.
+        let header = [0x80, 0x01, 0x04, 0xac, 0x02];
+        let found = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(&header));
+        let lists: Vec<usize> = found.collect();
+        assert_eq!(
+            lists.len(),
+            if encoding == Encoding::DELTA_BYTE_ARRAY {
+                2
+            } else {
+                1
+            }
+        );
+        for at in lists {
+            let mut bomb = bytes.clone();
+            bomb[at + 4] = 0x7f;
+            let error = decode(&bomb.into()).unwrap_err();
+            assert!(error.to_string().contains("300 values speaks of"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn a_map_with_a_null_for_a_key_is_damaged() {
     let schema = "message m { required group x (MAP) { repeated group key_value { optional binary key (STRING); required int32 value; } } }";
     for (levels, is_whole) in [([2, 2], true), ([2, 1], false)] {

@@ -12,18 +12,16 @@
 use std::sync::Arc;
 
 use arrow_schema::DataType;
-use bytes::buf::Reader as BytesReader;
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Ledger, Result, Span, crc32c};
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader};
+use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::basic::Type;
-use parquet::errors::ParquetError;
 use parquet::file::metadata::ColumnChunkMetaData;
-use parquet::file::reader::{ChunkReader, Length};
 
 use super::OP;
 use super::footer::{File, RowGroup, in_group};
+use super::held::{Held, HeldGroup};
 use super::lent;
 use super::pages::{self, Pages};
 use super::partitions::{Constant, ROW_BYTES};
@@ -232,15 +230,21 @@ impl File {
         let (batch_rows, reader) = self.plan(leaf, &looked, rows);
         let mask = ProjectionMask::leaves(schema, leaf.index..leaf.index + leaf.count);
         contained(OP, "it", move || {
-            let input = Held {
+            let held = Held {
                 start: span.start(),
                 bytes: chunk,
             };
-            let batches = ParquetRecordBatchReaderBuilder::new_with_metadata(input, reader)
-                .with_row_groups(vec![group])
-                .with_projection(mask)
-                .with_batch_size(batch_rows)
-                .build()?;
+            let group = HeldGroup {
+                held: Arc::new(held),
+                metadata: &self.metadata,
+                group: self.metadata.row_group(group),
+                rows: usize::try_from(rows).unwrap_or(usize::MAX),
+            };
+            let levels = parquet_to_arrow_field_levels(schema, mask, Some(reader.schema().fields()))?;
+            // The library makes room for that many rows, however few there are.
+            let batch_rows = batch_rows.min(group.rows);
+            let batches =
+                ParquetRecordBatchReader::try_new_with_row_groups(&levels, &group, batch_rows, None)?;
             let mut joined = if leaf.is_json {
                 Joined::json(bytes_max)
             } else {
@@ -290,23 +294,18 @@ impl File {
     }
 
     /// How many rows to decode at once, and to which Arrow types.
-    fn plan(
-        &self,
-        leaf: &Leaf,
-        pages: &Pages,
-        rows: u64,
-    ) -> (usize, parquet::arrow::arrow_reader::ArrowReaderMetadata) {
+    fn plan(&self, leaf: &Leaf, pages: &Pages, rows: u64) -> (usize, &ArrowReaderMetadata) {
         let all = usize::try_from(rows).unwrap_or(usize::MAX);
         let is_bytes = leaf_width(leaf) == VARIABLE_WIDTH && !leaf.is_repeated;
         match pages {
             // A value of a dictionary may stand in it any number of times.
-            _ if leaf.is_json => (BATCH_ROWS, self.views.clone()),
-            _ if !is_bytes => (all, self.plain.clone()),
-            Pages { has_deltas: true, .. } => (DELTA_BATCH_ROWS, self.plain.clone()),
+            _ if leaf.is_json => (BATCH_ROWS, &self.views),
+            _ if !is_bytes => (all, &self.plain),
+            Pages { has_deltas: true, .. } => (DELTA_BATCH_ROWS, &self.plain),
             Pages {
                 has_dictionary: true, ..
-            } => (BATCH_ROWS, self.views.clone()),
-            _ => (all, self.plain.clone()),
+            } => (BATCH_ROWS, &self.views),
+            _ => (all, &self.plain),
         }
     }
 }
@@ -558,46 +557,6 @@ impl GroupDecoder for File {
 
     fn memory_bytes(&self) -> u64 {
         self.metadata.memory_size() as u64
-    }
-}
-
-/// One column chunk, at its place in the file.
-struct Held {
-    start: u64,
-    bytes: Bytes,
-}
-
-impl Held {
-    fn from(&self, start: u64) -> parquet::errors::Result<Bytes> {
-        let at = start
-            .checked_sub(self.start)
-            .and_then(|at| usize::try_from(at).ok());
-        match at.filter(|at| *at <= self.bytes.len()) {
-            Some(at) => Ok(self.bytes.slice(at..)),
-            None => Err(ParquetError::EOF("a page outside of its column chunk".into())),
-        }
-    }
-}
-
-impl Length for Held {
-    fn len(&self) -> u64 {
-        self.start + self.bytes.len() as u64
-    }
-}
-
-impl ChunkReader for Held {
-    type T = BytesReader<Bytes>;
-
-    fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
-        Ok(self.from(start)?.reader())
-    }
-
-    fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
-        let bytes = self.from(start)?;
-        if length > bytes.len() {
-            return Err(ParquetError::EOF("a page ends behind its column chunk".into()));
-        }
-        Ok(bytes.slice(..length))
     }
 }
 
