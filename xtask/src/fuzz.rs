@@ -54,10 +54,13 @@ pub(crate) fn run(runner: &Runner, options: &FuzzOptions) -> Result<bool> {
         }
         eprintln!("==> {name}: {} s", options.seconds);
         let program = build.join(&host).join("release").join(name);
+        // Nobody finds the way into a footer by chance: what others wrote is where to begin.
+        let fixtures = Some(workspace.root().join("fixtures").join(name)).filter(|folder| folder.is_dir());
         let status = runner.status(
             runner
                 .command(program)
                 .arg(&corpus)
+                .args(fixtures)
                 .arg(format!("-artifact_prefix={}/", artifacts.display()))
                 .arg(format!("-max_total_time={}", options.seconds))
                 .arg(format!("-max_len={INPUT_BYTES_MAX}"))
