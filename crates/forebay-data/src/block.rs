@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Result, Span, crc32c};
 
-use crate::schema::Field;
+use crate::schema::{Dtype, Field};
 use crate::table::{Layout, Table};
 
 /// A run of samples of one shard.
@@ -49,13 +49,15 @@ pub enum Shape {
     Ends(Vec<u64>),
     /// Each has a place of its own; what lies between them is none of it.
     Places(Vec<Range<usize>>),
+    /// There is one value, and every row has it.
+    Same,
 }
 
 impl Column {
     /// Memory that it takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let places = match &self.shape {
-            Shape::Fixed(_) => 0,
+            Shape::Fixed(_) | Shape::Same => 0,
             Shape::Ends(ends) => size_of_val(&ends[..]),
             Shape::Places(places) => size_of_val(&places[..]),
         };
@@ -76,6 +78,7 @@ impl Column {
             Shape::Fixed(width) => index.checked_mul(*width)?..index.checked_add(1)?.checked_mul(*width)?,
             Shape::Ends(ends) => *ends.get(index)? as usize..*ends.get(index + 1)? as usize,
             Shape::Places(places) => places.get(index)?.clone(),
+            Shape::Same => 0..self.data.len(),
         };
         self.data.get(range)
     }
@@ -114,30 +117,24 @@ impl Block {
         }
     }
 
-    /// With lists of no bytes in place of `[]` in these columns of JSON. What has an item after all is refused: of lists of numbers it could only be a null.
-    pub(crate) fn with_empty_lists(mut self, columns: &[usize]) -> Result<Self> {
+    /// With lists of numbers of these types in place of JSON in these columns, whose lists have no items but nulls: NaN, and refused where the type has none.
+    pub(crate) fn with_empty_lists(mut self, columns: &[(usize, Dtype)]) -> Result<Self> {
         let Rows::Columns(all) = &mut self.rows else {
             return Ok(self);
         };
-        for column in columns {
-            let Some(column) = all.get_mut(*column) else {
-                continue;
-            };
-            let mut present = Vec::with_capacity(self.samples);
-            for row in 0..self.samples {
-                let value = column.get(row);
-                if value.is_some_and(|value| value != b"[]") {
-                    let message = "a list has a null in it, and lists of other shards have numbers";
-                    return Err(Error::new(ErrorKind::Unsupported, "read block", message)
-                        .with_hint("leave the column out, or write its lists without nulls"));
-                }
-                present.push(value.is_some());
+        for (index, dtype) in columns {
+            if let Some(column) = all.get_mut(*index) {
+                let numbers = numbers_of(column, self.samples, *dtype);
+                *column = numbers.ok_or_else(|| {
+                    let field = self.table.fields.get(*index);
+                    let name = field.map_or("", |field| field.name.as_str()).escape_debug();
+                    let message = format!(
+                        "column '{name}': a list has a null in it, and lists of other shards have integers"
+                    );
+                    Error::new(ErrorKind::Unsupported, "read block", message)
+                        .with_hint("leave the column out, or write its lists without nulls")
+                })?;
             }
-            *column = Column {
-                data: Bytes::new(),
-                shape: Shape::Fixed(0),
-                present: Some(present),
-            };
         }
         Ok(self)
     }
@@ -211,6 +208,25 @@ impl Block {
         data.get(at..at + extent.len() as usize)
             .is_some_and(|bytes| crc32c(bytes) == samples.crcs[index])
     }
+}
+
+/// Lists of nulls that are JSON, `[null,null]`, as lists of numbers; `None` where there is no number for a null.
+fn numbers_of(json: &Column, rows: usize, dtype: Dtype) -> Option<Column> {
+    let (mut data, mut ends, mut present) = (Vec::new(), vec![0], Vec::with_capacity(rows));
+    for row in 0..rows {
+        let list = json.get(row);
+        let nulls = list.map_or(0, |list| list.split(|byte| *byte == b'n').count() - 1);
+        if nulls > 0 {
+            data.extend_from_slice(&dtype.nan()?.repeat(nulls));
+        }
+        ends.push(data.len() as u64);
+        present.push(list.is_some());
+    }
+    Some(Column {
+        data: data.into(),
+        shape: Shape::Ends(ends),
+        present: Some(present),
+    })
 }
 
 fn internal(message: &str) -> Error {

@@ -129,6 +129,19 @@ pub enum Kind {
 /// Encoding of lists that are empty in all rows of a shard, `[]`: of what they would be lists, other shards say.
 const NO_ITEMS: &str = "json:no-items";
 
+impl Dtype {
+    /// The bytes of what is no number, where there is such a value.
+    pub(crate) fn nan(self) -> Option<Vec<u8>> {
+        match self {
+            Self::Float16 => Some(0x7e00u16.to_le_bytes().to_vec()),
+            Self::Bfloat16 => Some(0x7fc0u16.to_le_bytes().to_vec()),
+            Self::Float32 => Some(f32::NAN.to_le_bytes().to_vec()),
+            Self::Float64 => Some(f64::NAN.to_le_bytes().to_vec()),
+            _ => None,
+        }
+    }
+}
+
 impl Kind {
     /// Lists that are empty in all rows of a shard.
     pub(crate) fn no_items() -> Self {
@@ -218,9 +231,12 @@ impl Field {
         self.is_like(own) || (own.kind.is_no_items() && is_listed)
     }
 
-    /// True when this is a list of numbers, and the values of a shard are lists without items, kept as JSON.
-    pub(crate) fn is_empty_in(&self, own: &Self) -> bool {
-        own.kind.is_no_items() && matches!(self.kind, Kind::List { .. })
+    /// The type of the numbers, where this is a list of some, and the values of a shard are lists without items, kept as JSON.
+    pub(crate) fn list_in_place_of(&self, own: &Self) -> Option<Dtype> {
+        match self.kind {
+            Kind::List { dtype } if own.kind.is_no_items() => Some(dtype),
+            _ => None,
+        }
     }
 
     /// What its values are, in words.

@@ -268,7 +268,8 @@ fn by_names(
         objects.into_iter().filter(is_shard).collect()
     };
     notes.extend(splits::told(&shards).filter(|_| !are_named));
-    let spec = with_partitions(spec, &shards)?;
+    let (spec, uneven) = with_partitions(spec, &shards);
+    notes.extend(uneven);
     let from = ShardStore::plain(Arc::clone(store));
     Ok(Discovered {
         spec,
@@ -278,16 +279,26 @@ fn by_names(
     })
 }
 
-/// With the columns that the folders of Parquet files say; those that were asked for are left as they are.
-fn with_partitions(spec: FormatSpec, shards: &[ObjectMeta]) -> Result<FormatSpec> {
+/// With the columns that the folders of Parquet files say, and what is to be said of others; columns that were asked for are left as they are.
+fn with_partitions(spec: FormatSpec, shards: &[ObjectMeta]) -> (FormatSpec, Option<String>) {
     if !Family::Parquet.is_of(&spec.name) || spec.params.contains_key(PARTITIONS) {
-        return Ok(spec);
+        return (spec, None);
     }
-    let partitions = Partitions::of(shards.iter().map(|meta| &meta.key))?;
+    let (partitions, others) = Partitions::of(shards.iter().map(|meta| &meta.key));
+    let others = others
+        .iter()
+        .take(NAMED_MAX)
+        .map(|name| format!("'{}'", name.escape_debug()));
+    let others = others.collect::<Vec<_>>().join(", ");
+    let uneven = (!others.is_empty()).then(|| {
+        format!(
+            "some folders are called as those of partitions are, and others are not: {others} is no field"
+        )
+    });
     if partitions.is_empty() {
-        return Ok(spec);
+        return (spec, uneven);
     }
-    Ok(spec.with(PARTITIONS, partitions.to_param()))
+    (spec.with(PARTITIONS, partitions.to_param()), uneven)
 }
 
 fn name_by(families: &BTreeSet<Family>, objects: &[ObjectMeta]) -> Result<&'static str> {

@@ -120,9 +120,8 @@ impl Format for LitData {
         let (key, size) = (&source.meta().key, source.size());
         let chunk = self.chunk(key)?;
         // What an item ends with says nothing: only where items are empty are there rows behind them.
-        let first = source.read(Span::first(size.min(FIRST_BYTES as u64))).await?.0;
         if self.index.loader == Loader::PyTree
-            && are_items_empty(&first)
+            && are_items_empty(&source.read(Span::first(size.min(FIRST_BYTES as u64))).await?.0)
             && let Some(rows) = ArrowChunk::open(source).await?
         {
             check_stored(chunk, size)?;

@@ -66,6 +66,11 @@ impl Petastorm {
             .with_hint("read the data set as plain Parquet")),
         };
         let schema = schema.map_err(|error| common_metadata.name_in(error))?;
+        let is_text = |name: &str| schema.field(name).is_some_and(|field| field.kind() == Kind::Text);
+        let parquet = Parquet {
+            partitions: parquet.partitions.with_text(is_text),
+            ..parquet
+        };
         let petastorm = Self {
             schema: Arc::new(schema),
             parquet,

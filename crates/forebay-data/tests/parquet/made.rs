@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use arrow_array::builder::{ListBuilder, StringBuilder};
+use arrow_array::{ArrayRef, FixedSizeBinaryArray, RecordBatch, StringArray};
 use bytes::Bytes;
 use forebay_core::ErrorKind;
 use forebay_data::format::parquet::File;
 use forebay_data::format::scan_bytes;
 use forebay_data::{Block, Dtype, Kind};
-use parquet::basic::Encoding;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, Encoding};
 use parquet::data_type::{ByteArray, ByteArrayType, FixedLenByteArray, FixedLenByteArrayType, Int32Type};
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
@@ -187,6 +190,92 @@ fn deltas_of_more_values_than_a_page_has_are_refused() {
             assert!(error.to_string().contains("300 values speaks of"), "{error}");
         }
     }
+}
+
+/// Text, lists of text and bytes of one size, some of them null, by themselves and all.
+fn texts() -> RecordBatch {
+    let rows = 0..300usize;
+    let text = |row: usize| (row % 7 != 3).then(|| format!("value {}", row / 3));
+    let mut lists = ListBuilder::new(StringBuilder::new());
+    for row in rows.clone() {
+        (0..row % 4).for_each(|item| lists.values().append_option(text(row + item)));
+        lists.append(row % 5 != 4);
+    }
+    let fixed = rows
+        .clone()
+        .map(|row| (row % 6 != 0).then(|| (row as u64 / 4).to_le_bytes()));
+    let required: ArrayRef = Arc::new(StringArray::from_iter_values(
+        rows.clone().map(|row| format!("r{row}")),
+    ));
+    let columns: [(&str, ArrayRef, bool); 5] = [
+        ("required", required, false),
+        (
+            "optional",
+            Arc::new(rows.clone().map(text).collect::<StringArray>()),
+            true,
+        ),
+        (
+            "null",
+            Arc::new(rows.map(|_| None::<&str>).collect::<StringArray>()),
+            true,
+        ),
+        ("lists", Arc::new(lists.finish()), true),
+        (
+            "fixed",
+            Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(fixed, 8).unwrap()),
+            true,
+        ),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+}
+
+#[test]
+fn deltas_are_read_in_all_layouts_of_pages() {
+    let batch = texts();
+    let file = |encoding, version, compression| {
+        let properties = WriterProperties::builder()
+            .set_dictionary_enabled(false)
+            .set_encoding(encoding)
+            .set_column_encoding(
+                "fixed".into(),
+                if encoding == Encoding::PLAIN {
+                    encoding
+                } else {
+                    Encoding::DELTA_BYTE_ARRAY
+                },
+            )
+            .set_writer_version(version)
+            .set_compression(compression)
+            .set_data_page_row_count_limit(70)
+            .set_write_batch_size(10)
+            .build();
+        let mut bytes = Vec::new();
+        let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        Bytes::from(bytes)
+    };
+    let plain = decode(&file(
+        Encoding::PLAIN,
+        WriterVersion::PARQUET_1_0,
+        Compression::UNCOMPRESSED,
+    ))
+    .unwrap();
+    for encoding in [Encoding::DELTA_LENGTH_BYTE_ARRAY, Encoding::DELTA_BYTE_ARRAY] {
+        for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+            for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY] {
+                let found = decode(&file(encoding, version, compression)).unwrap();
+                for (row, field) in (0..300).flat_map(|row| (0..5).map(move |field| (row, field))) {
+                    assert_eq!(
+                        found.field(row, field),
+                        plain.field(row, field),
+                        "{encoding} {row} {field}"
+                    );
+                }
+            }
+        }
+    }
+    assert_eq!(plain.field(1, 3), Some(&br#"["value 0"]"#[..]));
 }
 
 #[test]

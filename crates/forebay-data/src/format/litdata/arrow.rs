@@ -252,8 +252,31 @@ pub(super) struct Decoder {
     chunk: ArrowChunk,
     /// Number in the chunk of the first row of each batch.
     firsts: Vec<u64>,
-    /// Stored bytes of the batches that were decoded, and what they became.
-    seen: Mutex<(u64, u64)>,
+    seen: Mutex<Seen>,
+}
+
+/// What batches became of which so many columns were decoded: the most that anybody asked for so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    columns: usize,
+    /// Bytes of these batches.
+    stored: u64,
+    became: u64,
+}
+
+impl Seen {
+    fn add(&mut self, columns: usize, stored: u64, became: u64) {
+        if columns > self.columns {
+            *self = Self {
+                columns,
+                ..Self::default()
+            };
+        }
+        if columns == self.columns {
+            self.stored = self.stored.saturating_add(stored);
+            self.became = self.became.saturating_add(became);
+        }
+    }
 }
 
 impl Decoder {
@@ -333,9 +356,11 @@ impl GroupDecoder for Decoder {
         let Some(batch) = self.chunk.batches.get(group).filter(|_| !columns.is_empty()) else {
             return 0;
         };
-        let (stored, became) = match *self.seen.lock().unwrap_or_else(PoisonError::into_inner) {
-            (0, _) => (1, DECODED_RATIO),
-            seen => seen,
+        let seen = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let (stored, became) = match seen.stored {
+            0 => (1, DECODED_RATIO),
+            _ if columns.len() > seen.columns => (1, DECODED_RATIO),
+            stored => (stored, seen.became),
         };
         let bytes = u128::from(batch.extent.len()) * u128::from(became) / u128::from(stored);
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -344,6 +369,7 @@ impl GroupDecoder for Decoder {
 
     fn decode(&self, chunks: &Chunks, table: &Arc<Table>, group: usize, columns: &[usize]) -> Result<Block> {
         let (batch, groups, rows) = self.known(table, group)?;
+        let wanted = columns.len();
         let columns = if columns.is_empty() {
             // Nothing was read, for nothing of it is wanted.
             self.chunk.leaves.iter().map(|_| absent()).collect()
@@ -353,9 +379,8 @@ impl GroupDecoder for Decoder {
             let columns = decoded.map_err(|error| in_group(&error, group))?;
             let became: u64 = columns.iter().map(Column::memory_bytes).sum();
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.0 += batch.extent.len();
             // What is not compressed stays as it was read.
-            seen.1 = seen.1.saturating_add(became.max(batch.extent.len()));
+            seen.add(wanted, batch.extent.len(), became.max(batch.extent.len()));
             columns
         };
         let first = self.firsts.get(group).copied().unwrap_or_default();

@@ -24,7 +24,7 @@ use super::footer::{File, RowGroup, in_group};
 use super::held::{Held, HeldGroup};
 use super::lent;
 use super::pages::{self, Pages};
-use super::partitions::{Constant, ROW_BYTES};
+use super::partitions::Constant;
 use crate::block::{Block, Column};
 use crate::codec::{RATIO_FREE_BYTES, RATIO_MAX};
 use crate::filter::{Bound, Outline};
@@ -418,7 +418,7 @@ impl<'a> Work<'a> {
     fn add(&mut self, columns: &[usize], chunks: &Chunks) -> Result<()> {
         for column in columns {
             let decoded = match self.file.constant(*column) {
-                Some(constant) => constant.column(self.group.rows),
+                Some(constant) => constant.column(),
                 None => {
                     self.verified_bytes += self.file.compare(chunks, self.groups, self.number, *column)?;
                     self.file.decode_column(chunks, self.number, *column)?
@@ -536,13 +536,8 @@ impl GroupDecoder for File {
                 decoded = decoded.saturating_add(raw.max(values.saturating_mul(width)));
             }
         }
-        let constants = columns.iter().filter(|column| self.constant(**column).is_some());
-        let constant_bytes = rows
-            .saturating_mul(ROW_BYTES)
-            .saturating_mul(constants.count() as u64);
         // Columns are read together: one that is lent keeps the bytes of all, beside what the others become.
-        let held = if is_lent { read } else { 0 };
-        decoded.saturating_add(constant_bytes).saturating_add(held)
+        decoded.saturating_add(if is_lent { read } else { 0 })
     }
 
     fn decode(&self, chunks: &Chunks, table: &Arc<Table>, group: usize, columns: &[usize]) -> Result<Block> {

@@ -75,8 +75,7 @@ impl RowGroups for HeldGroup<'_> {
         let descr = chunk.column_descr();
         let pages = Pages {
             inner: SerializedPageReader::new(Arc::clone(&self.held), chunk, self.rows, None)?,
-            has_repetitions: descr.max_rep_level() > 0,
-            has_definitions: descr.max_def_level() > 0,
+            levels_max: [descr.max_rep_level(), descr.max_def_level()],
         };
         Ok(Box::new(OneChunk(Some(pages))))
     }
@@ -106,8 +105,8 @@ impl PageIterator for OneChunk {}
 /// The pages of a chunk.
 struct Pages {
     inner: SerializedPageReader<Held>,
-    has_repetitions: bool,
-    has_definitions: bool,
+    /// Of repetitions, and of definitions.
+    levels_max: [i16; 2],
 }
 
 impl Iterator for Pages {
@@ -177,23 +176,27 @@ impl Pages {
         match page {
             Page::DataPage {
                 buf,
+                num_values,
                 def_level_encoding,
                 rep_level_encoding,
                 ..
             } => {
                 let mut rest: &[u8] = buf;
-                let levels = [
-                    (self.has_repetitions, rep_level_encoding),
-                    (self.has_definitions, def_level_encoding),
-                ];
-                for (_, encoding) in levels.into_iter().filter(|(is_there, _)| *is_there) {
-                    // Levels in the packing that was given up are older than deltas are.
-                    if *encoding != Encoding::RLE {
-                        return Err(cut_off());
-                    }
-                    let (len, behind) = rest.split_first_chunk::<4>().ok_or_else(cut_off)?;
-                    let len = u32::from_le_bytes(*len) as usize;
-                    rest = behind.get(len..).ok_or_else(cut_off)?;
+                let levels = self
+                    .levels_max
+                    .into_iter()
+                    .zip([rep_level_encoding, def_level_encoding]);
+                for (max, encoding) in levels.filter(|(max, _)| *max > 0) {
+                    let len = if *encoding == Encoding::RLE {
+                        let (len, behind) = rest.split_first_chunk::<4>().ok_or_else(cut_off)?;
+                        rest = behind;
+                        u32::from_le_bytes(*len) as usize
+                    } else {
+                        // The packing that was given up: as many bits as the largest needs, and nothing before them.
+                        let bits = (i16::BITS - max.leading_zeros()) as usize;
+                        (*num_values as usize * bits).div_ceil(8)
+                    };
+                    rest = rest.get(len..).ok_or_else(cut_off)?;
                 }
                 Ok(rest)
             }

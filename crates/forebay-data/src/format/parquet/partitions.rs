@@ -10,6 +10,7 @@
 //! certain as the name of the shard, which the manifest has.
 
 use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Key, Result};
@@ -34,26 +35,57 @@ pub struct Partitions {
 }
 
 impl Partitions {
-    /// What the names of all shards say: a column is of integers where all its values are some, and of text otherwise.
-    pub fn of<'a>(keys: impl Iterator<Item = &'a Key>) -> Result<Self> {
-        let mut columns: Vec<Field> = Vec::new();
-        for (name, value) in keys.flat_map(|key| said(key.as_str())) {
-            let is_int = value.is_none_or(|value| int(&value).is_some());
-            match columns.iter().position(|column| column.name == name) {
-                Some(known) if !is_int => columns[known].kind = Kind::Text,
-                Some(_) => {}
-                None if columns.len() == COLUMNS_MAX => {
-                    let message = format!("folders say more than {COLUMNS_MAX} columns by names with '='");
-                    return Err(Error::new(ErrorKind::LimitExceeded, "open data set", message)
-                        .with_hint("name the folder that the data set is in"));
+    /// The columns that the names of all shards say, and those that only some of them do, which are none. A column is of integers where all its values are some, and of text otherwise.
+    pub fn of<'a>(keys: impl Iterator<Item = &'a Key>) -> (Self, BTreeSet<String>) {
+        let (mut columns, mut others): (Option<Vec<(Field, bool)>>, _) = (None, BTreeSet::new());
+        for key in keys {
+            let values: HashMap<_, _> = said(key.as_str()).collect();
+            let known = columns.get_or_insert_with(|| {
+                let names = said(key.as_str()).map(|(name, _)| name.into_owned());
+                let mut named: Vec<(Field, bool)> = Vec::new();
+                for name in names.take(COLUMNS_MAX) {
+                    if !named.iter().any(|(column, _)| column.name == name) {
+                        named.push((Field::new(name, int_kind()), false));
+                    }
                 }
-                None => {
-                    let kind = if is_int { int_kind() } else { Kind::Text };
-                    columns.push(Field::new(name, kind));
+                named
+            });
+            known.retain_mut(|(column, has_value)| {
+                let Some(value) = values.get(column.name.as_str()) else {
+                    others.insert(column.name.clone());
+                    return false;
+                };
+                *has_value |= value.is_some();
+                if value.as_ref().is_some_and(|value| int(value).is_none()) {
+                    column.kind = Kind::Text;
+                }
+                true
+            });
+            for name in values.keys() {
+                if others.len() < COLUMNS_MAX && !known.iter().any(|(column, _)| column.name == *name) {
+                    others.insert(name.clone().into_owned());
                 }
             }
         }
-        Ok(Self { columns })
+        let columns = columns.unwrap_or_default().into_iter();
+        let columns = columns.map(|(mut column, has_value)| {
+            if !has_value {
+                column.kind = Kind::Text; // Nobody knows what it would be.
+            }
+            column
+        });
+        let columns = columns.collect();
+        (Self { columns }, others)
+    }
+
+    /// The same, with text for those that `is_text` says are some.
+    pub(crate) fn with_text(mut self, is_text: impl Fn(&str) -> bool) -> Self {
+        for column in &mut self.columns {
+            if is_text(&column.name) {
+                column.kind = Kind::Text;
+            }
+        }
+        self
     }
 
     /// True when there is none.
@@ -127,17 +159,14 @@ pub(crate) struct Constant {
     value: Option<Bytes>,
 }
 
-/// Memory that a row takes of such a column.
-pub(super) const ROW_BYTES: u64 = size_of::<std::ops::Range<usize>>() as u64;
-
 impl Constant {
-    /// The column of so many rows: all of them have their value in the same place.
-    pub(super) fn column(&self, rows: u64) -> Column {
+    /// The column, of however many rows.
+    pub(super) fn column(&self) -> Column {
         match &self.value {
             None => super::absent(),
             Some(value) => Column {
                 data: value.clone(),
-                shape: Shape::Places(vec![0..value.len(); rows as usize]),
+                shape: Shape::Same,
                 present: None,
             },
         }
@@ -207,7 +236,7 @@ mod tests {
 
     fn of(names: &[&str]) -> Partitions {
         let keys: Vec<Key> = names.iter().map(|name| key(name)).collect();
-        Partitions::of(keys.iter()).unwrap()
+        Partitions::of(keys.iter()).0
     }
 
     fn values(partitions: &Partitions, name: &str) -> Vec<Option<Bytes>> {
@@ -234,7 +263,7 @@ mod tests {
         let found = of(&[
             "n=05/m=1/t=1/p",
             "n=-7/m=1/t=x/p",
-            "n=__HIVE_DEFAULT_PARTITION__/m=99999999999999999999/p",
+            "n=__HIVE_DEFAULT_PARTITION__/m=99999999999999999999/t=1/p",
         ]);
         let kinds: Vec<(&str, &Kind)> = found
             .columns
@@ -265,22 +294,35 @@ mod tests {
     }
 
     #[test]
-    fn folders_without_end_are_refused() {
-        let folders: Vec<String> = (0..=COLUMNS_MAX).map(|level| format!("x{level}=1")).collect();
-        let name = key(&format!("{}/p", folders.join("/")));
-        let error = Partitions::of([&name].into_iter()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    fn what_only_some_folders_say_is_no_column() {
+        let of = |names: &[&str]| {
+            let keys: Vec<Key> = names.iter().map(|name| key(name)).collect();
+            let (found, others) = Partitions::of(keys.iter());
+            let names: Vec<String> = found.columns.iter().map(|column| column.name.clone()).collect();
+            (names, others.into_iter().collect::<Vec<_>>())
+        };
+        let strings =
+            |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+        assert_eq!(of(&["a=1/b=1/p", "a=2/p"]), (strings(&["a"]), strings(&["b"])));
+        assert_eq!(of(&["p", "a=2/p"]), (strings(&[]), strings(&["a"])));
+        assert_eq!(
+            of(&["dGVzdA==/p", "dGVzdB==/p"]),
+            (strings(&[]), strings(&["dGVzdA", "dGVzdB"]))
+        );
+        let many: Vec<String> = (0..1000).map(|number| format!("x{number}=1/p")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(of(&many).0, strings(&[]));
+        assert_eq!(of(&many).1.len(), COLUMNS_MAX);
     }
 
     #[test]
     fn rows_share_one_value() {
-        let found = of(&["n=5/t=x/p", "n=6/p"]);
+        let found = of(&["n=5/t=x/p", "n=6/t=y/p"]);
         let constants = found.constants(&key("n=5/p")).unwrap();
-        let column = constants[0].column(3);
+        let column = constants[0].column();
         assert_eq!(column.get(2), Some(&5i64.to_le_bytes()[..]));
-        assert_eq!(column.get(3), None);
         assert_eq!(constants[0].outline().low, Some(Value::Int(5)));
-        assert_eq!(constants[1].column(3).get(0), None);
+        assert_eq!(constants[1].column().get(0), None);
         assert!(!constants[1].outline().may_have_values);
     }
 }

@@ -12,6 +12,7 @@ use super::loaded::{Bad, Contents, Times};
 use crate::block::Block;
 use crate::dataset::GroupRead;
 use crate::filter::key_field;
+use crate::schema::Dtype;
 use crate::source::ShardSource;
 use crate::table::{Group, Table};
 
@@ -97,15 +98,13 @@ impl Reader {
         Ok((contents, ledger))
     }
 
-    /// Columns of a shard that are lists of numbers in others, and have no item in any row here.
-    fn empty_lists(&self, table: &Table) -> Vec<usize> {
+    /// Columns of a shard that are lists of numbers in others, with the type of these, and have no number in any row here.
+    fn empty_lists(&self, table: &Table) -> Vec<(usize, Dtype)> {
         let mut empty = Vec::new();
         for (field, own) in self.schema.iter().zip(self.columns(table)) {
             let own = own.and_then(|column| Some((column, table.fields.get(column)?)));
-            empty.extend(
-                own.filter(|(_, own)| field.is_empty_in(own))
-                    .map(|(column, _)| column),
-            );
+            let own = own.and_then(|(column, own)| Some((column, field.list_in_place_of(own)?)));
+            empty.extend(own);
         }
         empty
     }

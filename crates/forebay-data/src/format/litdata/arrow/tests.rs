@@ -1,6 +1,6 @@
 //! Damage to rows of Arrow that were never compared with a checksum, and files that no litdata wrote: no panic, no memory by what bytes claim.
 
-use arrow_array::{ArrayRef, Int64Array, LargeListArray, NullArray, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, Float64Array, Int64Array, LargeListArray, NullArray, RecordBatch, StringArray};
 use arrow_buffer::OffsetBuffer;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow_ipc::{CompressionType, root_as_message};
@@ -348,6 +348,17 @@ async fn nulls_in_place_of_items_are_no_empty_lists() {
     let error = loader.next_batch().await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("a null in it"), "{error}");
+    let nulls = ("x", lists(Arc::new(NullArray::new(2)), [0, 2, 2, 2]));
+    let floats = (
+        "x",
+        lists(Arc::new(Float64Array::from(vec![1.0, 2.0])), [0, 0, 1, 2]),
+    );
+    let values = streamed(dataset_of(vec![vec![nulls], vec![floats]]).await, None, 3).await;
+    assert_eq!(values[0], [f64::NAN.to_le_bytes(); 2].concat());
+    assert_eq!(
+        values.iter().map(Vec::len).collect::<Vec<_>>(),
+        [16, 0, 0, 0, 8, 8]
+    );
 }
 
 #[test]
