@@ -114,7 +114,8 @@ def spdl(job):
         codec = packets.codec
         left, top, width, height = rectangle(codec.width, codec.height)
         flip = "hflip," if random.random() < 0.5 else ""
-        description = f"crop={width}:{height}:{left}:{top}:exact=1,scale={SIDE}:{SIDE}:flags=bilinear,{flip}format=rgb24"
+        crop = f"crop={width}:{height}:{left}:{top}:exact=1"
+        description = f"{crop},scale={SIDE}:{SIDE}:flags=bilinear,{flip}format=rgb24"
         frames = spdl.io.decode_packets(packets, filter_desc=description)
         array = np.asarray(spdl.io.to_numpy(spdl.io.convert_frames(frames)))
         np.copyto(out, array.transpose(2, 0, 1))
