@@ -32,7 +32,7 @@ def main():
 def read(folder, part):
     """All that is not Forebay's own; gives how many bytes that is."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
-    paths = sorted(path for path in paths if path.name not in ("forebay.fbi", "SHA256SUMS"))
+    paths = sorted(path for path in paths if path.name not in ("_forebay.fbi", "_SHA256SUMS"))
     files = [(os.open(path, os.O_RDONLY | os.O_DIRECT), path.stat().st_size) for path in paths]
     try:
         blocks = [(fd, at) for fd, size in files for at in range(0, size, BLOCK)]

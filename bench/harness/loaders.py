@@ -62,7 +62,7 @@ class Sets:
     def index(self, form, options=()):
         """The folder of a format, with the manifest that Forebay streams by and that has the checksums."""
         path = self.get(form)
-        if not (path / "forebay.fbi").exists():
+        if not (path / "_forebay.fbi").exists():
             talk(f"indexing {form}")
             try:
                 tools.run([tools.FOREBAY, "index", "--quiet", *options, path])
@@ -128,7 +128,7 @@ def limits(sets, form, is_cold):
         return fresh(sets, LIMIT, argv, path, is_cold, "2 threads, 4 MiB, large pages; no samples")
 
     def fio():
-        own = ("forebay.fbi", "SHA256SUMS")
+        own = ("_forebay.fbi", "_SHA256SUMS")
         names = ":".join(sorted(name for name in files(sets.get(form)) if not name.endswith(own)))
         arguments = [f"--filename={names}", "--file_service_type=sequential", "--rw=read", "--bs=4m"]
         return Fio(FIO, [*arguments, "--iodepth=8"], "4 MiB, depth 8; no samples")

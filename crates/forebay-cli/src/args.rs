@@ -347,7 +347,7 @@ pub(crate) struct FormatArgs {
 pub(crate) struct IndexArgs {
     #[command(flatten)]
     pub(crate) format: FormatArgs,
-    /// Write the manifest there instead of to forebay.fbi in the data set
+    /// Write the manifest there instead of to _forebay.fbi in the data set
     #[arg(short, long, value_name = "URL")]
     pub(crate) output: Option<OsString>,
     /// Write it anew when there is one already
@@ -361,7 +361,7 @@ pub(crate) struct IndexArgs {
 /// `forebay verify`.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// The manifest, where it is not forebay.fbi in the data set
+    /// The manifest, where it is not _forebay.fbi in the data set
     #[arg(long, value_name = "URL")]
     pub(crate) manifest: Option<OsString>,
     /// Directory or prefix of the data set, one shard, or a pattern such as 'dir/{000000..000123}.tar'

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Place (a URL, a file, a pattern of names) --> store + names
-//!     |                                   forebay.fbi is there: open it --> fit.rs: does it fit what is there?
+//!     |                                   _forebay.fbi is there: open it --> fit.rs: does it fit what is there?
 //!     +--> Dataset::open ---------------<
 //!                                         it is not: discover.rs: which format, which shards --> index.rs: one pass over all of them
 //! ```
@@ -17,6 +17,7 @@ mod group;
 mod index;
 mod layout;
 mod listed;
+mod logged;
 mod place;
 mod read;
 mod registry;
@@ -94,7 +95,7 @@ pub struct OpenOptions {
     pub shards: Option<Vec<Key>>,
     /// Whether a manifest that is there is used.
     pub manifest: UseManifest,
-    /// Where the manifest is, or will be; `forebay.fbi` beside the shards otherwise.
+    /// Where the manifest is, or will be; `_forebay.fbi` beside the shards otherwise.
     pub manifest_at: Option<(Arc<dyn Store>, Key)>,
     /// Whether a manifest that had to be built is saved.
     pub save: Save,

@@ -38,11 +38,12 @@ use directory::{
     Directory, MARK_BYTES, PRELUDE_BYTES, TRAILER_BYTES, Trailer, check_prelude, corrupt, packed_mark,
 };
 
-/// Name of a manifest in the directory of its data set.
-pub const MANIFEST_NAME: &str = "forebay.fbi";
+/// Name of a manifest in the directory of its data set. It begins with an underscore, as that of [`SUMS_NAME`] does: Spark, Hive and pyarrow take every other file of a
+/// directory for Parquet.
+pub const MANIFEST_NAME: &str = "_forebay.fbi";
 
 /// Name of the list of hashes beside it.
-pub const SUMS_NAME: &str = "SHA256SUMS";
+pub const SUMS_NAME: &str = "_SHA256SUMS";
 
 /// Bytes at the end of a manifest that are read first: the whole directory of a thousand shards, so that opening most data sets takes one request.
 const TAIL_BYTES: u64 = 256 << 10;
@@ -195,7 +196,7 @@ impl Manifest {
         Ok(mark == packed_mark())
     }
 
-    /// What became of `SHA256SUMS` when this manifest was saved.
+    /// What became of `_SHA256SUMS` when this manifest was saved.
     pub fn sums(&self) -> &Sums {
         &self.0.sums
     }

@@ -161,7 +161,7 @@ pub struct PackReport {
     pub fingerprint: String,
     /// Shards built at once.
     pub shards_at_once: u64,
-    /// What became of `SHA256SUMS`: `written`, or `theirs` where one that is not of these shards was left alone.
+    /// What became of `_SHA256SUMS`: `written`, or `theirs` where one that is not of these shards was left alone.
     pub sums: &'static str,
     /// Which way the bytes came.
     pub read: Ledger,

@@ -337,9 +337,9 @@ def test_results_that_are_kept_hold_up_no_stream(data: Path) -> None:
 
 def test_an_index_can_be_kept(data: Path) -> None:
     forebay.stream(data, batch_size=16).close()
-    assert not (data / "forebay.fbi").exists()
+    assert not (data / "_forebay.fbi").exists()
     forebay.stream(data, batch_size=16, save_index=True).close()
-    assert (data / "forebay.fbi").exists()
+    assert (data / "_forebay.fbi").exists()
     assert names(forebay.stream(data, batch_size=10, save_index=True)) == keys()
 
 

@@ -28,7 +28,7 @@ struct Summary<'a> {
     /// Files of a plain folder that are part of no sample.
     files_left_out: u64,
     stored_bytes: u64,
-    /// What became of `SHA256SUMS`.
+    /// What became of `_SHA256SUMS`.
     sums: &'static str,
     seconds: f64,
     ledger: &'a Ledger,

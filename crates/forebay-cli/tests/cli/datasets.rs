@@ -45,17 +45,17 @@ fn index_writes_a_manifest_that_verify_holds_the_data_to() {
     sandbox
         .run(["verify", "d"])
         .exits(2)
-        .says(&["forebay.fbi", "forebay index"]);
+        .says(&["_forebay.fbi", "forebay index"]);
     sandbox.run(["index", "d"]).exits(0).says(&[
         "indexed 2 shards of format wds with 10 samples",
-        "manifest: [DIR]/here/d/forebay.fbi",
+        "manifest: [DIR]/here/d/_forebay.fbi",
     ]);
     assert_eq!(
         sandbox.names("d"),
-        ["000000.tar", "000001.tar", "SHA256SUMS", "forebay.fbi"]
+        ["000000.tar", "000001.tar", "_SHA256SUMS", "_forebay.fbi"]
     );
     let sums = Command::new("sha256sum")
-        .args(["-c", "--strict", "SHA256SUMS"])
+        .args(["-c", "--strict", "_SHA256SUMS"])
         .current_dir(sandbox.path("d"))
         .output()
         .unwrap();
@@ -75,21 +75,21 @@ fn index_writes_a_manifest_that_verify_holds_the_data_to() {
         .exits(0)
         .json();
     assert_eq!(elsewhere["fingerprint"], json["fingerprint"]);
-    assert_eq!(sandbox.names("m"), ["SHA256SUMS", "x.fbi"]);
+    assert_eq!(sandbox.names("m"), ["_SHA256SUMS", "x.fbi"]);
     sandbox.run(["verify", "--manifest", "m/x.fbi", "d"]).exits(0);
 }
 
 #[test]
 fn hashes_that_came_with_the_data_stay() {
     let sandbox = shards();
-    std::fs::write(sandbox.path("d/SHA256SUMS"), "theirs\n").unwrap();
+    std::fs::write(sandbox.path("d/_SHA256SUMS"), "theirs\n").unwrap();
     sandbox
         .run(["index", "d"])
         .exits(0)
-        .says(&["SHA256SUMS: left as it was"]);
+        .says(&["_SHA256SUMS: left as it was"]);
     let json = sandbox.run(["index", "--json", "--force", "d"]).exits(0).json();
     assert_eq!(json["sums"], "theirs");
-    assert_eq!(sandbox.read("d/SHA256SUMS"), b"theirs\n");
+    assert_eq!(sandbox.read("d/_SHA256SUMS"), b"theirs\n");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn damage_is_named_and_is_no() {
     std::fs::remove_file(&path).unwrap();
     let ran = sandbox.run(["verify", "d"]).exits(1);
     assert_eq!(ran.out, "000001.tar: missing: the shard is not there\n");
-    let manifest = sandbox.path("d/forebay.fbi");
+    let manifest = sandbox.path("d/_forebay.fbi");
     let mut bytes = std::fs::read(&manifest).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
@@ -132,7 +132,7 @@ fn damage_is_named_and_is_no() {
     sandbox
         .run(["verify", "d"])
         .exits(2)
-        .says(&["corrupt data", "forebay.fbi"]);
+        .says(&["corrupt data", "_forebay.fbi"]);
 }
 
 #[test]

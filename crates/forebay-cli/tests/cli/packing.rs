@@ -22,7 +22,7 @@ fn folder() -> Sandbox {
 fn contents(sandbox: &Sandbox, dir: &str) -> BTreeMap<String, Vec<u8>> {
     let names = sandbox.names(dir).into_iter();
     names
-        .filter(|name| name != "forebay.fbi")
+        .filter(|name| name != "_forebay.fbi")
         .map(|name| (name.clone(), sandbox.read(&format!("{dir}/{name}"))))
         .collect()
 }
@@ -38,7 +38,7 @@ fn a_folder_becomes_shards_that_verify_and_stream() {
             "target: [DIR]/here/w",
         ]);
     let names = sandbox.names("w");
-    assert!(names.contains(&"shard-000004.tar".to_owned()) && names.contains(&"SHA256SUMS".to_owned()));
+    assert!(names.contains(&"shard-000004.tar".to_owned()) && names.contains(&"_SHA256SUMS".to_owned()));
     sandbox.run(["verify", "w"]).exits(0);
     sandbox
         .run(["pack", "w", "m", "--to", "mds", "--compression", "zstd", "--json"])
@@ -229,7 +229,7 @@ fn mistakes_are_told_before_anything_is_written() {
         .exits(0);
     assert_eq!(
         sandbox.names("w"),
-        ["SHA256SUMS", "forebay.fbi", "shard-000000.tfrecord"]
+        ["_SHA256SUMS", "_forebay.fbi", "shard-000000.tfrecord"]
     );
 }
 
@@ -299,7 +299,7 @@ fn a_killed_pack_goes_on_and_gives_the_same_bytes() {
         None,
         "it was over before the signal came"
     );
-    assert!(!sandbox.path("w/forebay.fbi").exists());
+    assert!(!sandbox.path("w/_forebay.fbi").exists());
     let report = sandbox
         .run(SLOW.iter().copied().chain(["--json"]))
         .exits(0)
@@ -320,7 +320,7 @@ fn ctrl_c_leaves_what_can_be_gone_on_with() {
         .ran(&output)
         .exits(130)
         .says(&["interrupted", "the same command"]);
-    assert!(!sandbox.path("w/forebay.fbi").exists());
+    assert!(!sandbox.path("w/_forebay.fbi").exists());
     assert!(
         sandbox
             .names("w")

@@ -60,7 +60,7 @@ fn bytes_are_verified_where_their_checksum_is_older_than_the_run() {
         (&["--to", "wds", "--compression", "gz"], "gz"),
     ] {
         sandbox.run([&["pack", "data", name], options].concat()).exits(0);
-        std::fs::remove_file(sandbox.path(name).join("forebay.fbi")).unwrap();
+        std::fs::remove_file(sandbox.path(name).join("_forebay.fbi")).unwrap();
         let (bytes, why) = verified(name);
         assert!(bytes > 0 && why.is_none(), "{name}: {why:?}");
     }

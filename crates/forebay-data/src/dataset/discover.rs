@@ -9,6 +9,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::layout::{beside, with_layout};
 use super::listed::by_index;
+use super::logged;
 use super::place::nothing_at;
 use super::registry::{self, PARTITIONS, PETASTORM, ShardStore};
 use super::splits;
@@ -109,8 +110,7 @@ pub(crate) fn family_of(key: &Key) -> Option<Family> {
     let extension = plain.rsplit_once('.').map_or("", |(_, extension)| extension);
     let is_it = |(ending, _): &&(&str, Family)| extension.eq_ignore_ascii_case(ending);
     match ENDINGS.iter().find(is_it) {
-        // `_metadata` and its like are not data.
-        Some((_, Family::Parquet)) if name.starts_with('_') => None,
+        Some((_, Family::Parquet)) if is_aside(key) => None,
         Some((_, family)) => Some(*family),
         None => is_numbered(plain).then_some(Family::TfRecord),
     }
@@ -119,6 +119,13 @@ pub(crate) fn family_of(key: &Key) -> Option<Family> {
 /// True when a part of a key begins with a dot.
 fn is_hidden(key: &Key) -> bool {
     key.as_str().starts_with('.') || key.as_str().contains("/.")
+}
+
+/// True for what Spark, Hive and pyarrow leave out of a directory of Parquet: `_metadata`, and what lies in `_delta_log` or `_temporary`. `_day=1` is a partition.
+fn is_aside(key: &Key) -> bool {
+    key.as_str()
+        .split('/')
+        .any(|part| part.starts_with('_') && !part.contains('='))
 }
 
 /// `name-00000-of-00010`: the way TensorFlow numbers files. With an extension behind it, the extension counts.
@@ -165,6 +172,10 @@ pub(crate) async fn look_for(
         Some(keys) => heads(store, keys).await?,
         None => list(store).await?,
     };
+    let is_parquet = |meta: &ObjectMeta| family_of(&meta.key) == Some(Family::Parquet);
+    if only.is_none() && objects.iter().any(is_parquet) {
+        logged::refuse(store, &objects).await?;
+    }
     let is_petastorm = choice.is_none() && is_petastorm(store, &objects, context).await?;
     let petastorm = is_petastorm.then(|| FormatSpec::new(PETASTORM));
     let choice = choice.or(petastorm.as_ref());
@@ -384,6 +395,9 @@ mod tests {
             ("part-00000.snappy.parquet", Some(Family::Parquet)),
             ("_common_metadata", None),
             ("_x.parquet", None),
+            ("_delta_log/00000000000000000010.checkpoint.parquet", None),
+            ("a/_temporary/0/part-00000.parquet", None),
+            ("_day=1/part-00000.parquet", Some(Family::Parquet)),
             ("train.tfrecord-00000-of-00010", Some(Family::TfRecord)),
             ("train-00000-of-01024", Some(Family::TfRecord)),
             ("train-00000-of-01024.gz", Some(Family::TfRecord)),

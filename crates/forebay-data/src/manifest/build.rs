@@ -139,7 +139,7 @@ impl ManifestWriter {
     }
 
     /// Write the rest, and open the manifest. A saved one is there, whole and durable, when this returns; [`Manifest::sums`] tells what became of
-    /// `SHA256SUMS` beside it.
+    /// `_SHA256SUMS` beside it.
     pub async fn finish(mut self) -> Result<Manifest> {
         self.directory.schema.settle();
         let end = self.directory.encode(self.at)?;

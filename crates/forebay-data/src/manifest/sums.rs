@@ -1,4 +1,4 @@
-//! `SHA256SUMS`: the hashes of all shards, for `sha256sum -c`.
+//! `_SHA256SUMS`: the hashes of all shards, for `sha256sum -c`.
 //!
 //! Data sets are published with a file of that name, and it is what tells whether they arrived whole. So it is written behind the manifest, where there is none;
 //! one that is there is replaced only if the manifest that is replaced wrote it.
@@ -12,7 +12,7 @@ use forebay_store::{Context, PutDone, PutMode, PutOptions, Store, StoreExt};
 use super::{SUMS_NAME, Shard, read_object};
 use crate::source::ShardSource;
 
-/// What became of `SHA256SUMS`.
+/// What became of `_SHA256SUMS`.
 #[derive(Debug, Clone, Default)]
 pub enum Sums {
     /// Nobody asked for it: the manifest was opened or is in memory, or its shards are no files of their own.

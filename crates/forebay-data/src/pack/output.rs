@@ -177,7 +177,7 @@ impl Output {
         let Some((settings, _)) = self.mds else {
             let message = format!("format {} has no place for hashes", self.format.name());
             return Err(refused(message).with_field("hashes").with_hint(
-                "they are for mds; every packed data set has the SHA-256 of its shards in its manifest and in SHA256SUMS",
+                "they are for mds; every packed data set has the SHA-256 of its shards in its manifest and in _SHA256SUMS",
             ));
         };
         let settings = settings.with_hashes(hashes.iter().copied());

@@ -94,7 +94,7 @@ class Case(unittest.TestCase):
         self.forebay("index", "--quiet", url, *words_of(settings))
         self.forebay("verify", "--quiet", url)
         if is_plain:
-            self.assertFalse(Path(url, "SHA256SUMS").exists())
+            self.assertFalse(Path(url, "_SHA256SUMS").exists())
         else:
             self.assert_sums(url)
         self.assert_rows(streamed(url), rows, keys)
@@ -122,7 +122,7 @@ class Case(unittest.TestCase):
 
     def assert_sums(self, folder):
         """Compare the sums beside a data set with its files, as `sha256sum -c` does."""
-        lines = Path(folder, "SHA256SUMS").read_text().splitlines()
+        lines = Path(folder, "_SHA256SUMS").read_text().splitlines()
         self.assertGreater(len(lines), 0)
         for line in lines:
             digest, name = line.split(maxsplit=1)

@@ -143,7 +143,7 @@ class OurShards(Case):
                     path.write_bytes(data)
         keys, fields = split(sorted(rows(), key=lambda sample: sample["__key__"]))
         self.assert_streams(tree, fields, keys, is_plain=True)
-        (tree / "forebay.fbi").unlink(missing_ok=True)
+        (tree / "_forebay.fbi").unlink(missing_ok=True)
         self.assertEqual(read(self.pack(tree, "wds")), (keys, fields))
 
     def test_values_of_parquet_are_decoded_wds(self):

@@ -174,3 +174,42 @@ async fn a_column_that_the_file_has_is_the_files() {
     let rows = streamed(open(&store, None).await, &["number"]).await;
     assert_eq!(rows[3], [hex(&3u32.to_le_bytes())]);
 }
+
+#[tokio::test]
+async fn tables_whose_log_says_which_files_count_are_refused_unless_files_are_named() {
+    let logs = [
+        ("Delta Lake", "_delta_log/00000000000000000000.json"),
+        ("Iceberg", "metadata/v1.metadata.json"),
+        ("Hudi", ".hoodie/hoodie.properties"),
+    ];
+    for (keeper, log) in logs {
+        let store = folders().await;
+        put(&store, log, b"{}").await;
+        let open = async |only: Option<Vec<Key>>| {
+            let options = OpenOptions {
+                shards: only,
+                ..OpenOptions::default()
+            };
+            Dataset::open(Arc::clone(&store), &context(), &options).await
+        };
+        let error = open(None).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{keeper}");
+        assert!(error.to_string().contains(keeper), "{error}");
+        let named = Key::parse("day=1/lang=de/p.parquet").unwrap();
+        assert_eq!(open(Some(vec![named])).await.unwrap().samples(), 5, "{keeper}");
+    }
+}
+
+#[tokio::test]
+async fn what_spark_leaves_out_of_a_folder_is_left_out() {
+    let store = folders().await;
+    for name in [
+        "_SUCCESS",
+        "_metadata",
+        "_temporary/0/part-00000.parquet",
+        "_x.parquet",
+    ] {
+        put(&store, name, b"no Parquet").await;
+    }
+    assert_eq!(open(&store, None).await.samples(), 15);
+}

@@ -388,7 +388,7 @@ def _agree(state: dict[str, Any]) -> None:
         keys = sorted(key for key in states[0] if states[differing[0]].get(key) != states[0][key])
         raise InvalidInputError(
             f"ranks {', '.join(map(str, differing))} stream something else than rank 0 does: "
-            f"{', '.join(keys)} differ; do they all see the same shards and the same forebay.fbi?"
+            f"{', '.join(keys)} differ; do they all see the same shards and the same _forebay.fbi?"
         )
 
 

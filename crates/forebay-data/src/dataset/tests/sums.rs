@@ -1,4 +1,4 @@
-//! `SHA256SUMS` beside a manifest: ours is kept up to date, anybody else's is left alone.
+//! `_SHA256SUMS` beside a manifest: ours is kept up to date, anybody else's is left alone.
 
 use super::*;
 use crate::manifest::{Sums, sha256sums};

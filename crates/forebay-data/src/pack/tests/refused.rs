@@ -57,7 +57,7 @@ async fn files_that_cannot_be_read_or_have_changed_are_named() {
         let to = local_at(&dir.path().join("to"), &context);
         let result = run(&from, &to, &spec).await;
         refused(result, ErrorKind::PermissionDenied, &["s0001.txt"]);
-        assert!(!dir.path().join("to/forebay.fbi").exists());
+        assert!(!dir.path().join("to/_forebay.fbi").exists());
     }
 }
 
