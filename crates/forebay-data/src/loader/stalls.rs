@@ -64,8 +64,11 @@ impl Blame {
     }
 }
 
-/// Buckets of the distribution of waits: each is twice as wide as the one before, from a microsecond on.
-const BUCKETS: usize = 40;
+/// Parts of each doubling in the distribution of waits, which is what its quantiles are right to: a sixteenth.
+const PARTS: u64 = 16;
+
+/// Buckets of the distribution, from a microsecond on: 40 doublings are twelve days.
+const BUCKETS: usize = 40 * PARTS as usize;
 
 /// What the consumer has seen so far.
 #[derive(Debug, Clone)]
@@ -73,8 +76,9 @@ pub(super) struct Stalls {
     waited: Duration,
     consumer: Duration,
     first: Option<Duration>,
+    longest: Duration,
     blame: Blame,
-    waits: [u64; BUCKETS],
+    waits: Vec<u64>,
     count: u64,
     left: Option<Duration>,
 }
@@ -85,8 +89,9 @@ impl Default for Stalls {
             waited: Duration::ZERO,
             consumer: Duration::ZERO,
             first: None,
+            longest: Duration::ZERO,
             blame: Blame::default(),
-            waits: [0; BUCKETS],
+            waits: vec![0; BUCKETS],
             count: 0,
             left: None,
         }
@@ -105,6 +110,7 @@ impl Stalls {
         self.count += 1;
         self.blame.add(from, to, stations);
         self.first.get_or_insert(wait);
+        self.longest = self.longest.max(wait);
         self.waits[bucket(wait)] += 1;
     }
 
@@ -120,27 +126,43 @@ impl Stalls {
             first_batch_s: self.first.unwrap_or_default().as_secs_f64(),
             wait_p50_s: self.quantile(0.50),
             wait_p99_s: self.quantile(0.99),
+            wait_max_s: self.longest.as_secs_f64(),
             blame: self.blame,
         }
     }
 
-    /// Upper end of the bucket that holds the quantile.
+    /// Upper end of the bucket that holds the quantile, which is beyond no wait that there was.
     fn quantile(&self, share: f64) -> f64 {
         let wanted = (share * self.count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
         for (index, count) in self.waits.iter().enumerate() {
             seen += count;
             if seen >= wanted {
-                return (1u64 << index) as f64 * 1e-6;
+                return (end_micros(index) as f64 * 1e-6).min(self.longest.as_secs_f64());
             }
         }
         0.0
     }
 }
 
+/// Below [`PARTS`] microseconds each has a bucket; from there on each doubling has so many of one width.
 fn bucket(wait: Duration) -> usize {
     let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-    (u64::BITS - micros.leading_zeros()).min(BUCKETS as u32 - 1) as usize
+    if micros < PARTS {
+        return micros as usize;
+    }
+    let doubling = u64::from(micros.ilog2() - PARTS.ilog2());
+    let part = (micros >> doubling) - PARTS;
+    ((doubling + 1) * PARTS + part).min(BUCKETS as u64 - 1) as usize
+}
+
+/// Where a bucket ends.
+fn end_micros(bucket: usize) -> u64 {
+    let (doublings, part) = (bucket as u64 / PARTS, bucket as u64 % PARTS);
+    match doublings.checked_sub(1) {
+        None => part + 1,
+        Some(doubling) => (PARTS + part + 1) << doubling,
+    }
 }
 
 /// Waits of the consumer.
@@ -156,10 +178,12 @@ pub struct StallReport {
     pub waited_share: f64,
     /// Time to the first batch.
     pub first_batch_s: f64,
-    /// Half of the waits were shorter, to a factor of two.
+    /// Half of the waits were shorter, to a sixteenth.
     pub wait_p50_s: f64,
-    /// 99 of 100 waits were shorter, to a factor of two.
+    /// 99 of 100 waits were shorter, to a sixteenth.
     pub wait_p99_s: f64,
+    /// No wait was longer.
+    pub wait_max_s: f64,
     /// What the waits were for.
     pub blame: Blame,
 }
@@ -207,13 +231,26 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_right_to_a_factor_of_two() {
+    fn quantiles_are_right_to_a_sixteenth() {
         let mut stalls = Stalls::default();
         for wait in 1..=100 {
             stalls.waited(ms(0), ms(wait), &Stations::default());
         }
         let report = stalls.report();
-        assert!((0.050..=0.100).contains(&report.wait_p50_s), "{report:?}");
-        assert!((0.099..=0.198).contains(&report.wait_p99_s), "{report:?}");
+        assert!((0.050..=0.0532).contains(&report.wait_p50_s), "{report:?}");
+        assert!((0.099..=0.100).contains(&report.wait_p99_s), "{report:?}");
+        assert!((report.wait_max_s - 0.1).abs() < 1e-9, "{report:?}");
+    }
+
+    #[test]
+    fn every_wait_is_in_the_bucket_that_ends_behind_it() {
+        let beyond = Duration::from_secs(1 << 30);
+        assert_eq!(bucket(beyond), BUCKETS - 1);
+        let micros = (0..5000).chain((0..39).flat_map(|power| [(1u64 << power) - 1, 1 << power]));
+        for micros in micros {
+            let bucket = bucket(Duration::from_micros(micros));
+            assert!(micros < end_micros(bucket), "{micros}");
+            assert!(bucket == 0 || end_micros(bucket - 1) <= micros, "{micros}");
+        }
     }
 }
