@@ -184,14 +184,11 @@ impl Block {
         }
     }
 
-    /// Bytes of a sample in the shard; 0 for decoded rows, which have none of their own.
-    pub(crate) fn sample_bytes(&self, sample: usize) -> u64 {
+    /// The bytes of a sample in the shard; decoded rows have none of their own.
+    pub(crate) fn extent(&self, sample: usize) -> Option<Span> {
         match &self.table.layout {
-            Layout::Samples(samples) => {
-                let extent = samples.extent(self.first as usize + sample);
-                extent.map_or(0, Span::len)
-            }
-            Layout::Groups(_) => 0,
+            Layout::Samples(samples) => samples.extent(self.first as usize + sample),
+            Layout::Groups(_) => None,
         }
     }
 

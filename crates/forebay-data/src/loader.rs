@@ -26,6 +26,7 @@ mod numbers;
 mod policy;
 mod quarantine;
 pub(crate) mod read;
+mod record;
 mod select;
 mod sources;
 mod spare;
@@ -48,6 +49,7 @@ pub use batch::{Batch, BatchField, SampleKey, Values};
 pub use collate::BadSample;
 pub use decode::Decode;
 pub use policy::BAD_DEFAULT_MAX;
+pub use record::Record;
 pub use sources::{Sources, order_of};
 pub use stalls::{Blame, StallReport};
 pub use totals::{BadPolicy, Report};
@@ -57,11 +59,8 @@ use course::{Course, Leg};
 use cpu::Cpu;
 use decode::Wanted;
 use feed::{FED_WINDOWS_MAX, Feeder, Room};
-use quarantine::Quarantine;
 use read::{Holds, Reader, is_far};
 use task::Task;
-use totals::Totals;
-use trace::Tracer;
 
 use crate::dataset::Dataset;
 use crate::order::{OrderSpec, Position};
@@ -132,7 +131,7 @@ pub struct Loader {
     clock: Arc<dyn Clock>,
     bad: BadPolicy,
     room: Arc<Room>,
-    totals: Arc<Totals>,
+    record: Record,
     ready: mpsc::Receiver<Result<Made>>,
     /// The batch that was being waited for when the wait was given up.
     pending: Option<Made>,
@@ -181,18 +180,31 @@ impl Loader {
         let sources = sources.into();
         let course = Course::new(&sources, spec)?;
         let leg = course.first();
-        Self::start(sources, spec, course, leg, 0)
+        let record = Record::new(&sources, spec)?;
+        Self::start(sources, spec, course, (leg, 0), record)
     }
 
     /// From where an earlier run stood.
     pub fn resume(sources: impl Into<Sources>, spec: &StreamSpec, position: &Position) -> Result<Self> {
         let sources = sources.into();
-        let course = Course::new(&sources, spec)?;
-        let (leg, batch) = course.resume(position)?;
-        Self::start(sources, spec, course, leg, batch)
+        let record = Record::new(&sources, spec)?;
+        Self::go_on(sources, spec, position, record)
     }
 
-    fn start(sources: Sources, spec: &StreamSpec, course: Course, leg: Leg, batch: u64) -> Result<Self> {
+    /// The same stream from elsewhere: what it did before counts.
+    pub fn go_on(sources: Sources, spec: &StreamSpec, position: &Position, record: Record) -> Result<Self> {
+        let course = Course::new(&sources, spec)?;
+        let (leg, batch) = course.resume(position)?;
+        Self::start(sources, spec, course, (leg, batch), record)
+    }
+
+    fn start(
+        sources: Sources,
+        spec: &StreamSpec,
+        course: Course,
+        (leg, batch): (Leg, u64),
+        record: Record,
+    ) -> Result<Self> {
         whole::check(&sources, spec, &course, &leg, batch)?;
         let fields = sources.wanted(spec)?;
         let batch_bytes = sources.batch_bytes(&fields, spec.order.batch_size);
@@ -203,13 +215,8 @@ impl Loader {
             (ready_max as u64 + 2) * (batch_bytes + batch_bytes / 4),
             spec.pin.clone(),
         )?;
-        let tracer = spec.trace.as_deref();
-        let tracer = tracer
-            .map(|path| Tracer::create(path, spec.order.rank))
-            .transpose()?;
         let cpu = Cpu::new(spec.threads);
         let room = Arc::new(Room::new(spec.memory_bytes_max));
-        let totals = Arc::new(Totals::new(tracer));
         let clock = Arc::clone(sources.context()?.clock());
         let (fed, feeding) = mpsc::channel(FED_WINDOWS_MAX);
         let (made, ready) = mpsc::channel(ready_max);
@@ -224,12 +231,11 @@ impl Loader {
             course,
             readers,
             fields,
-            (spec.bad != BadPolicy::Stop, Quarantine::of(spec, &sources)?),
+            (spec.bad != BadPolicy::Stop, record.clone()),
             batches,
             cpu,
             Arc::clone(&clock),
             Arc::clone(&room),
-            Arc::clone(&totals),
             feeding,
             made,
         );
@@ -238,7 +244,7 @@ impl Loader {
             clock,
             bad: spec.bad.clone(),
             room,
-            totals,
+            record,
             ready,
             pending: None,
             at: (leg.clone(), batch),
@@ -255,7 +261,7 @@ impl Loader {
         }
         let next = self.take().await;
         self.is_over = !matches!(next, Some(Ok(_)));
-        match self.is_over.then(|| self.totals.finish()) {
+        match self.is_over.then(|| self.record.totals.finish()) {
             Some(Err(error)) if next.is_none() => Some(Err(error)),
             _ => next,
         }
@@ -276,7 +282,9 @@ impl Loader {
             Ok(Err(error)) | Err(error) => return Some(Err(error)),
         };
         if let Some(batch) = &collated.batch {
-            self.totals.waited(batch, (asked, self.clock.now()), &stations);
+            self.record
+                .totals
+                .waited(batch, (asked, self.clock.now()), &stations);
         }
         let name = |number: u32| {
             let shard = self.sources.shard(number);
@@ -286,13 +294,13 @@ impl Loader {
             )
         };
         let first = collated.bad.first().cloned();
-        if let Err(error) = self.totals.bad(collated.bad, &self.bad, name) {
+        if let Err(error) = self.record.totals.bad(collated.bad, &self.bad, name) {
             return Some(Err(error));
         }
         let Some(batch) = collated.batch else {
             return Some(Err(none_whole(first, name)));
         };
-        self.totals.given(&batch, collated.missing);
+        self.record.totals.given(&batch, collated.missing);
         self.at = (made.leg, made.index + 1);
         Some(Ok(batch))
     }
@@ -300,7 +308,7 @@ impl Loader {
     /// Take no more batches before the last one; tells whether all of the trace could be written.
     pub fn end(&mut self) -> Result<()> {
         self.is_over = true;
-        self.totals.finish()
+        self.record.totals.finish()
     }
 
     /// Where the run stands after the last batch handed over.
@@ -320,12 +328,14 @@ impl Loader {
 
     /// What was done so far.
     pub fn report(&self) -> Report {
-        let unverified = self.sources.datasets().iter().find_map(Dataset::why_unproven);
-        self.totals.report(
-            self.room.grown_bytes(),
-            self.sources.opening_ledger(),
-            unverified.map(str::to_owned),
-        )
+        self.record.totals.grew(self.room.grown_bytes());
+        self.record.report()
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.record.totals.grew(self.room.grown_bytes());
     }
 }
 
@@ -336,7 +346,7 @@ fn none_whole(first: Option<BadSample>, name: impl Fn(u32) -> String) -> Error {
     let error = match first {
         Some(bad) => {
             let message = format!("{message}; sample {}: {}", bad.index, bad.reason);
-            Error::new(ErrorKind::Corrupt, "collate", message).at(name(bad.shard))
+            Error::new(ErrorKind::Corrupt, "collate", message).at(name(bad.shard_number))
         }
         None => Error::new(ErrorKind::Corrupt, "collate", message),
     };

@@ -10,7 +10,7 @@ mod value;
 use std::ffi::CString;
 
 use forebay_core::{Error, ErrorKind, Ledger, Result};
-use forebay_data::loader::{Batch, Loader, Outlook, Sources, StreamSpec, Values};
+use forebay_data::loader::{Batch, Loader, Outlook, Record, Sources, StreamSpec, Values};
 use forebay_data::order::Position;
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
@@ -43,6 +43,8 @@ struct State {
     spec: StreamSpec,
     /// None before the first batch.
     loader: Option<Loader>,
+    /// What all its loaders did; none before the first.
+    record: Option<Record>,
     /// Where the loader begins once it is made, and what it will give.
     outlook: Outlook,
 }
@@ -56,6 +58,7 @@ impl State {
             sources,
             spec,
             loader: None,
+            record: None,
         })
     }
 
@@ -64,7 +67,13 @@ impl State {
             Some(ref mut loader) => Ok(loader),
             ref mut none => {
                 let _inside = self.process.runtime().enter();
-                let loader = Loader::resume(self.sources.clone(), &self.spec, &self.outlook.position)?;
+                let record = match &self.record {
+                    Some(record) => record.clone(),
+                    None => Record::new(&self.sources, &self.spec)?,
+                };
+                self.record = Some(record.clone());
+                let position = &self.outlook.position;
+                let loader = Loader::go_on(self.sources.clone(), &self.spec, position, record)?;
                 Ok(none.insert(loader))
             }
         }
@@ -195,7 +204,10 @@ impl PyNativeStream {
     /// What was done since the beginning, as JSON.
     fn report(&self, py: Python<'_>) -> PyResult<String> {
         let state = self.state(py)?;
-        let report = state.loader.as_ref().map(Loader::report);
+        let report = match (&state.loader, &state.record) {
+            (Some(loader), _) => Some(loader.report()),
+            (None, record) => record.as_ref().map(Record::report),
+        };
         to_json(py, &report)
     }
 

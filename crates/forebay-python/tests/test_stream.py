@@ -268,6 +268,23 @@ def test_images_are_decoded_into_one_array(tmp_path: Path) -> None:
         forebay.stream(tmp_path / "data", batch_size=6, decode={"jpg": "image:rcc:32"})
 
 
+def test_reports_are_of_the_whole_stream(tmp_path: Path) -> None:
+    write_images(tmp_path / "data")
+    options: dict[str, Any] = {"batch_size": 6, "decode": {"jpg": "image:16", "cls": "int"}, "epochs": 9}
+    with forebay.stream(tmp_path / "data", bad="skip:1", **options) as stream:
+        start = stream.state_dict()
+        for _ in range(2):
+            assert [len(next(stream)["cls"]) for _ in range(2)] == [6, 6]
+            stream.load_state_dict(start)
+        report = stream.report()
+    assert report["samples"] == 24
+    (bad,) = report["bad"]
+    # Behind two headers of tars, and those of the files before.
+    assert (bad["shard"], bad["key"], bad["index"]) == ("images.tar", "0007", 7)
+    with tarfile.open(tmp_path / "data" / "images.tar") as tar:
+        assert bad["offset"] == tar.getmember("0007.jpg").offset
+
+
 def test_traces_say_what_was_done_when(data: Path, tmp_path: Path) -> None:
     with forebay.stream(data, batch_size=16, trace=tmp_path / "trace.json") as stream:
         waits = sum(1 for _ in stream)

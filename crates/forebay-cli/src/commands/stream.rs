@@ -97,7 +97,7 @@ pub(super) async fn run(args: &StreamArgs, app: &App) -> Printed<Exit> {
         state::save(path, &run.loader.position(), &context).await?;
     }
     let end = drained?;
-    Report::new(args, &spec, &run, end, open_time, &measured)?.print(args, app)?;
+    Report::new(args, &spec, &run, end, open_time, &measured).print(args, app)?;
     for store in stores {
         store.finish(app.printer()).await;
     }

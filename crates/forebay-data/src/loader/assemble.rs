@@ -16,12 +16,11 @@ use super::course::{Course, Draws, Leg, Spot};
 use super::cpu::Cpu;
 use super::decode::Wanted;
 use super::feed::{Fed, Room};
-use super::quarantine::Quarantine;
 use super::read::{Loaded, Reader, Times};
+use super::record::Record;
 use super::spare::{self, Before};
 use super::stalls::Stations;
 use super::task::Task;
-use super::totals::Totals;
 
 /// A batch that is being made.
 #[derive(Debug)]
@@ -91,12 +90,11 @@ enum State {
 pub(super) struct Assembler {
     pub(super) course: Course,
     pub(super) fields: Arc<[Wanted]>,
-    pub(super) quarantine: Option<Arc<Quarantine>>,
+    pub(super) record: Record,
     pub(super) pool: BufPool,
     pub(super) cpu: Cpu,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) room: Arc<Room>,
-    pub(super) totals: Arc<Totals>,
     pub(super) fed: mpsc::Receiver<Result<Fed>>,
     pub(super) ready: mpsc::Sender<Result<Made>>,
     busy: Arc<Busy>,
@@ -117,24 +115,22 @@ impl Assembler {
         course: Course,
         readers: Arc<[Reader]>,
         fields: Arc<[Wanted]>,
-        (borrows, quarantine): (bool, Option<Arc<Quarantine>>),
+        (borrows, record): (bool, Record),
         pool: BufPool,
         cpu: Cpu,
         clock: Arc<dyn Clock>,
         room: Arc<Room>,
-        totals: Arc<Totals>,
         fed: mpsc::Receiver<Result<Fed>>,
         ready: mpsc::Sender<Result<Made>>,
     ) -> Self {
         Self {
             course,
             fields,
-            quarantine,
+            record,
             pool,
             cpu,
             clock,
             room,
-            totals,
             fed,
             ready,
             busy: Arc::default(),
@@ -199,7 +195,7 @@ impl Assembler {
             index: number,
             picks,
             fields: Arc::clone(&self.fields),
-            quarantine: self.quarantine.clone(),
+            record: self.record.clone(),
             pool: self.pool.clone(),
             threads: self.cpu.threads(),
         };
@@ -248,7 +244,7 @@ impl Assembler {
                 windows.pop_front();
             }
             if let Some(open) = windows.front_mut() {
-                return open.take(spot.position, &self.totals).await;
+                return open.take(spot.position, &self.record.totals).await;
             }
             self.take_in().await?;
         }
@@ -305,7 +301,7 @@ impl Open {
         self.start + self.order.len() as u64
     }
 
-    async fn take(&mut self, position: u64, totals: &Totals) -> Result<Pick> {
+    async fn take(&mut self, position: u64, totals: &super::totals::Totals) -> Result<Pick> {
         let at = position.checked_sub(self.start);
         let pick = at.and_then(|at| self.order.get(at as usize)).copied();
         let (block, sample) = pick.ok_or_else(|| internal("a position that no window covers"))?;

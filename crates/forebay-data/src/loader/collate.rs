@@ -21,8 +21,8 @@ use serde::Serialize;
 use super::batch::{Batch, BatchField, PART_ALIGN, Part, SampleKey};
 use super::cpu::Cpu;
 use super::decode::{Piece, Values, Wanted};
-use super::quarantine::Quarantine;
 use super::read::Loaded;
+use super::record::Record;
 use super::spare::Before;
 
 /// A sample of a batch.
@@ -35,10 +35,15 @@ pub(super) struct Pick {
 /// A sample that could not be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BadSample {
-    /// Number of its shard.
-    pub shard: u32,
+    /// The key of its shard; in a mixture behind the number of its data set.
+    pub shard: String,
+    /// The number of its shard, over all data sets.
+    #[serde(skip)]
+    pub shard_number: u32,
     /// Its number there.
     pub index: u64,
+    /// Where its bytes begin in the shard, before compression; rows of groups have no such place.
+    pub offset: Option<u64>,
     /// Its key, where it has one.
     pub key: Option<String>,
     /// What is wrong with it.
@@ -55,8 +60,7 @@ pub(super) struct Job {
     pub(super) index: u64,
     pub(super) picks: Vec<Pick>,
     pub(super) fields: Arc<[Wanted]>,
-    /// Where bad samples are kept.
-    pub(super) quarantine: Option<Arc<Quarantine>>,
+    pub(super) record: Record,
     pub(super) pool: BufPool,
     /// Threads that may work on it.
     pub(super) threads: usize,
@@ -114,7 +118,6 @@ impl Job {
         let mut lent = None;
         if let (Some(mut job), Some(spare)) = (again, spare) {
             job.picks.fill(spare);
-            job.quarantine = None;
             lent = job.attempt(cpu, clock).await?.0.ok();
         }
         let collated = match lent {
@@ -248,8 +251,10 @@ impl Job {
     fn bad_sample(&self, place: usize, reason: String) -> Option<BadSample> {
         let pick = self.picks.get(place)?;
         Some(BadSample {
-            shard: pick.block.shard,
+            shard: self.record.shard_name(pick.block.shard),
+            shard_number: pick.block.shard,
             index: pick.block.index(pick.sample),
+            offset: pick.block.offset(pick.sample),
             key: pick.block.key(pick.sample).map(str::to_owned),
             reason,
             is_damaged: pick.block.why_bad(pick.sample).is_some(),
@@ -257,7 +262,7 @@ impl Job {
     }
 
     fn quarantine(&self, place: usize, bad: &BadSample) -> Result<()> {
-        let (Some(quarantine), Some(pick)) = (&self.quarantine, self.picks.get(place)) else {
+        let (Some(quarantine), Some(pick)) = (&self.record.quarantine, self.picks.get(place)) else {
             return Ok(());
         };
         let fields = self.fields.iter().filter_map(|wanted| {

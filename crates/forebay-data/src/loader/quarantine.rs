@@ -14,7 +14,6 @@ use serde::Serialize;
 
 use super::StreamSpec;
 use super::collate::BadSample;
-use super::sources::Sources;
 use super::totals::BadPolicy;
 
 /// Bytes of a shard's name that the names of its samples begin with.
@@ -25,7 +24,6 @@ const SHARD_NAME_BYTES_MAX: usize = 100;
 pub(super) struct Quarantine {
     folder: PathBuf,
     rank: u32,
-    shards: Vec<String>,
     /// At most so many are kept.
     max: u64,
     kept: Mutex<HashSet<(u32, u64)>>,
@@ -34,16 +32,14 @@ pub(super) struct Quarantine {
 /// One line of the list.
 #[derive(Serialize)]
 struct Line<'a> {
-    shard: &'a str,
-    index: u64,
-    key: Option<&'a str>,
-    reason: &'a str,
+    #[serde(flatten)]
+    bad: &'a BadSample,
     files: Vec<String>,
 }
 
 impl Quarantine {
     /// Where the policy asks for one.
-    pub(super) fn of(spec: &StreamSpec, sources: &Sources) -> Result<Option<Arc<Self>>> {
+    pub(super) fn of(spec: &StreamSpec) -> Result<Option<Arc<Self>>> {
         let BadPolicy::Quarantine { max, folder } = &spec.bad else {
             return Ok(None);
         };
@@ -51,7 +47,6 @@ impl Quarantine {
         Ok(Some(Arc::new(Self {
             folder: folder.clone(),
             rank: spec.order.rank,
-            shards: names(sources),
             max: *max,
             kept: Mutex::default(),
         })))
@@ -60,11 +55,10 @@ impl Quarantine {
     /// Keep a sample with the bytes of its fields.
     pub(super) fn keep(&self, bad: &BadSample, fields: &[(&str, &[u8])]) -> Result<()> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() as u64 >= self.max || kept.contains(&(bad.shard, bad.index)) {
+        if kept.len() as u64 >= self.max || kept.contains(&(bad.shard_number, bad.index)) {
             return Ok(());
         }
-        let shard = self.shards.get(bad.shard as usize).map_or("", String::as_str);
-        let stem = format!("{}-{:08}", plain(shard), bad.index);
+        let stem = format!("{}-{:08}", plain(&bad.shard), bad.index);
         let mut files = Vec::with_capacity(fields.len());
         for (name, bytes) in fields {
             let file = format!("{stem}.{}", plain(name));
@@ -72,13 +66,7 @@ impl Quarantine {
             fs::write(&path, bytes).map_err(|error| failed(error, &path))?;
             files.push(file);
         }
-        let line = Line {
-            shard,
-            index: bad.index,
-            key: bad.key.as_deref(),
-            reason: &bad.reason,
-            files,
-        };
+        let line = Line { bad, files };
         let mut text = serde_json::to_string(&line)
             .map_err(|error| Error::from_io("quarantine a sample", error.into()))?;
         text.push('\n');
@@ -86,22 +74,9 @@ impl Quarantine {
         let list = OpenOptions::new().create(true).append(true).open(&path);
         list.and_then(|mut list| list.write_all(text.as_bytes()))
             .map_err(|error| failed(error, &path))?;
-        kept.insert((bad.shard, bad.index));
+        kept.insert((bad.shard_number, bad.index));
         Ok(())
     }
-}
-
-/// What shards are called: by their keys, behind the number of their data set where there are several.
-fn names(sources: &Sources) -> Vec<String> {
-    let datasets = sources.datasets();
-    let names = datasets.iter().enumerate().flat_map(|(number, dataset)| {
-        let shards = dataset.shards().iter();
-        shards.map(move |shard| match datasets.len() {
-            1 => shard.key.to_string(),
-            _ => format!("{number}/{}", shard.key),
-        })
-    });
-    names.collect()
 }
 
 fn failed(error: std::io::Error, path: &Path) -> Error {

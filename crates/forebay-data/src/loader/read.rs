@@ -308,7 +308,7 @@ impl Reader {
                     if selection.is_some_and(|selection| !selection.contains(index)) {
                         continue;
                     }
-                    verified_bytes += block.sample_bytes(sample);
+                    verified_bytes += block.extent(sample).map_or(0, Span::len);
                     if !block.is_whole(sample) {
                         contents.bad.push(Bad {
                             samples: index..index + 1,

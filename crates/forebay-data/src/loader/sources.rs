@@ -101,6 +101,19 @@ impl Sources {
         None
     }
 
+    /// What a shard is called: its key, in a mixture behind the number of its data set.
+    pub fn shard_name(&self, number: u32) -> String {
+        let mut number = number as usize;
+        for (place, dataset) in self.datasets.iter().enumerate() {
+            match dataset.shards().get(number) {
+                Some(shard) if self.datasets.len() == 1 => return shard.key.to_string(),
+                Some(shard) => return format!("{place}/{}", shard.key),
+                None => number -= dataset.shards().len(),
+            }
+        }
+        number.to_string()
+    }
+
     /// The mixture, where there are weights. Each data set has a seed of its own, lest two of one size be read in step; epochs of its own, of
     /// which no sample is left out; and no limit, which is one of the whole.
     pub(super) fn mixture(&self, spec: &OrderSpec) -> Result<Option<Mixture>> {

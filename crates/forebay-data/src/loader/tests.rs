@@ -23,7 +23,7 @@ use crate::dataset::{Dataset, OpenOptions};
 use crate::format::Tabulated;
 use crate::manifest::{FormatSpec, ManifestWriter};
 use crate::schema::{Dtype, Kind};
-use crate::table::TableBuilder;
+use crate::table::{Layout, TableBuilder};
 
 /// What a batch was made of: the number of each sample, read back from its bytes.
 type Numbers = Vec<u32>;

@@ -68,6 +68,8 @@ struct Counts {
     /// Encounters beyond those that are remembered.
     bad_more: u64,
     bad_kept: Vec<BadSample>,
+    /// Of the loader that needed most.
+    memory_grown_bytes: u64,
     missing: BTreeMap<String, u64>,
 }
 
@@ -124,7 +126,7 @@ impl Totals {
         let mut counts = self.counts();
         let mut one_too_many = None;
         for sample in bad {
-            if !counts.meet((sample.shard, sample.index)) {
+            if !counts.meet((sample.shard_number, sample.index)) {
                 continue;
             }
             if counts.bad_samples() > policy.max() && one_too_many.is_none() {
@@ -135,10 +137,18 @@ impl Totals {
             }
         }
         let seen = counts.bad_samples();
-        one_too_many.map_or(Ok(()), |last| Err(refuse(&last, seen, policy, &name(last.shard))))
+        one_too_many.map_or(Ok(()), |last| {
+            Err(refuse(&last, seen, policy, &name(last.shard_number)))
+        })
     }
 
-    pub(super) fn report(&self, grown_bytes: u64, opening: Ledger, unverified: Option<String>) -> Report {
+    /// A loader took so much memory beyond its ceiling.
+    pub(super) fn grew(&self, bytes: u64) {
+        let mut counts = self.counts();
+        counts.memory_grown_bytes = counts.memory_grown_bytes.max(bytes);
+    }
+
+    pub(super) fn report(&self, opening: Ledger, unverified: Option<String>) -> Report {
         let counts = self.counts();
         Report {
             samples: counts.samples,
@@ -146,7 +156,7 @@ impl Totals {
             bad_samples: counts.bad_samples(),
             bad: counts.bad_kept.clone(),
             missing_values: counts.missing.clone(),
-            memory_grown_bytes: grown_bytes,
+            memory_grown_bytes: counts.memory_grown_bytes,
             stalls: counts.stalls.report(),
             ledger: counts.ledger.clone(),
             unverified,
@@ -193,7 +203,7 @@ pub(super) fn hint_for(is_damaged: bool) -> &'static str {
     if is_damaged {
         "forebay verify names every damage; bad=\"skip:N\" (--bad skip:N) goes on without up to N bad samples"
     } else {
-        "the sample is as it was written; bad=\"skip:N\" (--bad skip:N) goes on without up to N such samples"
+        "the sample is as it was written; bad=\"skip:N\" (--bad skip:N) goes on without up to N such samples; where a number is missing, decode={\"x\": \"int:-1\"} (--decode x=int:-1) says what stands for it"
     }
 }
 

@@ -4,7 +4,7 @@
 //! an array of events that is written as they happen; viewers read it also when its end is missing, so a run that was killed leaves a trace too.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -16,6 +16,9 @@ use super::stalls::Stations;
 
 /// Events of one trace: about 200 MB of text, more than viewers like to open.
 const EVENTS_MAX: u64 = 1_000_000;
+
+/// What stands behind the last event.
+const CLOSING: &[u8] = b"\n]\n";
 
 /// The rows, each with its name in the viewer.
 const ROWS: [&str; 5] = ["read", "check", "queue", "collate", "consumer waits"];
@@ -32,7 +35,29 @@ pub(super) struct Tracer {
 struct Out {
     file: BufWriter<File>,
     events: u64,
+    /// The list ends here, unless more comes: a stream that was at its end can begin elsewhere.
+    is_closed: bool,
     failure: Option<std::io::Error>,
+}
+
+impl Out {
+    fn put(&mut self, event: &Value) -> std::io::Result<()> {
+        if self.is_closed {
+            self.file.seek(SeekFrom::Current(-(CLOSING.len() as i64)))?;
+            self.is_closed = false;
+        }
+        let before = if self.events == 0 { "[\n" } else { ",\n" };
+        self.events += 1;
+        write!(self.file, "{before}{event}")
+    }
+
+    fn close(&mut self) -> std::io::Result<()> {
+        if !self.is_closed {
+            self.file.write_all(CLOSING)?;
+            self.is_closed = true;
+        }
+        self.file.flush()
+    }
 }
 
 /// A stage of a block or a batch.
@@ -53,6 +78,7 @@ impl Tracer {
             out: Mutex::new(Out {
                 file: BufWriter::new(file),
                 events: 0,
+                is_closed: false,
                 failure: None,
             }),
         };
@@ -122,24 +148,14 @@ impl Tracer {
         if out.events >= EVENTS_MAX || out.failure.is_some() {
             return;
         }
-        let before = if out.events == 0 { "[\n" } else { ",\n" };
-        out.events += 1;
-        if let Err(error) = write!(out.file, "{before}{event}") {
-            out.failure = Some(error);
-        }
+        out.failure = out.put(event).err();
     }
 
     /// Close the list, and tell whether all of it could be written.
     pub(super) fn finish(&self) -> Result<()> {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        if out.events < EVENTS_MAX {
-            // Nothing comes after the end.
-            out.events = EVENTS_MAX;
-            let closed = write!(out.file, "\n]\n");
-            out.failure = out.failure.take().or(closed.err());
-        }
-        let flushed = out.file.flush();
-        match out.failure.take().or(flushed.err()) {
+        let closed = out.close();
+        match out.failure.take().or(closed.err()) {
             Some(error) => Err(failed(error, &self.path)),
             None => Ok(()),
         }

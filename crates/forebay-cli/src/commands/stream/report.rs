@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use forebay_core::{ByteSize, Error, ErrorKind, Ledger, Rate, Result};
+use forebay_core::{ByteSize, Ledger, Rate};
 use forebay_data::Dataset;
-use forebay_data::loader::{StallReport, StreamSpec};
+use forebay_data::loader::{BadSample, StallReport, StreamSpec};
 use forebay_data::order::Position;
 use forebay_io::memory_peak_bytes;
 use serde::Serialize;
@@ -62,7 +62,7 @@ pub(super) struct Report {
     /// Memory beyond `--memory` that one batch needed at once.
     memory_grown_bytes: u64,
     bad_samples: u64,
-    bad: Vec<BadRow>,
+    bad: Vec<BadSample>,
     /// Values that samples did not have, by field; they are empty in their batches.
     missing_values: BTreeMap<String, u64>,
     stalls: StallReport,
@@ -87,15 +87,6 @@ struct SourceRow {
     weight: f64,
 }
 
-/// A sample that could not be used.
-#[derive(Debug, Serialize)]
-struct BadRow {
-    shard: String,
-    index: u64,
-    key: Option<String>,
-    reason: String,
-}
-
 impl Report {
     pub(super) fn new(
         args: &StreamArgs,
@@ -104,27 +95,11 @@ impl Report {
         end: End,
         open_time: Duration,
         measured: &Sample,
-    ) -> Result<Self> {
+    ) -> Self {
         let (sources, report) = (run.loader.sources(), run.loader.report());
-        let shard_name = |shard: u32| match sources.shard(shard) {
-            Some((_, shard)) => Ok(shard.key.to_string()),
-            None => Err(Error::new(
-                ErrorKind::Internal,
-                "report",
-                "a shard without a name",
-            )),
-        };
-        let bad = report.bad.into_iter().map(|bad| {
-            Ok(BadRow {
-                shard: shard_name(bad.shard)?,
-                index: bad.index,
-                key: bad.key,
-                reason: bad.reason,
-            })
-        });
         let seconds = measured.time.as_secs_f64();
         let datasets = || sources.datasets().iter();
-        Ok(Self {
+        Self {
             url: named(args),
             format: joined(datasets().map(|dataset| dataset.manifest().spec().name.clone())),
             sources: source_rows(args, run),
@@ -155,14 +130,14 @@ impl Report {
             memory_peak_bytes: memory_peak_bytes(),
             memory_grown_bytes: report.memory_grown_bytes,
             bad_samples: report.bad_samples,
-            bad: bad.collect::<Result<_>>()?,
+            bad: report.bad,
             missing_values: report.missing_values,
             stalls: report.stalls,
             ledger: report.ledger,
             unverified: report.unverified,
             opening: report.opening,
             position: run.loader.position(),
-        })
+        }
     }
 
     /// Beside keys, which are data, the table is talk.
@@ -317,8 +292,11 @@ impl Report {
                 .key
                 .as_deref()
                 .map_or(String::new(), |key| format!(" '{}'", visible(key)));
+            let place = bad
+                .offset
+                .map_or(String::new(), |offset| format!(" at byte {offset}"));
             let line = format!(
-                "{}: sample {}{key}: {}",
+                "{}: sample {}{key}{place}: {}",
                 visible(&bad.shard),
                 bad.index,
                 bad.reason

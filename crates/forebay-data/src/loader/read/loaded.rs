@@ -125,6 +125,12 @@ impl Loaded {
         block.key(sample).or_else(in_field)
     }
 
+    /// Where the bytes of a sample begin in its shard; rows of groups have no such place.
+    pub(crate) fn offset(&self, sample: u32) -> Option<u64> {
+        let (block, sample) = self.find(sample)?;
+        Some(block.extent(sample)?.start())
+    }
+
     /// Number in its shard of the first sample.
     pub(crate) fn first(&self) -> u64 {
         self.index(0)

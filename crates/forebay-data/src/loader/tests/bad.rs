@@ -20,6 +20,16 @@ async fn damaged(dataset: &Dataset, store: Arc<dyn Store>, bytes_at: &[(&str, us
     opened.unwrap()
 }
 
+/// The first bytes of fifty samples, behind the 100 bytes before all of them.
+fn starts() -> Vec<usize> {
+    let starts = (0..50u32).scan(100, |end, number| {
+        let start = *end;
+        *end += 4 + text_of(number).len();
+        Some(start)
+    });
+    starts.collect()
+}
+
 fn in_order(batch_size: u64, bad: BadPolicy) -> StreamSpec {
     let mut spec = spec(1, 0);
     spec.order.shuffle = false;
@@ -43,17 +53,62 @@ async fn a_bad_sample_counts_once_however_many_epochs_meet_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_report_says_where_bad_samples_lie() {
+    let (dataset, store) = data_set(&SIZES).await;
+    let damaged = damaged(&dataset, store, &[("002", 5000)]).await;
+    let mut loader = Loader::new(damaged.clone(), &in_order(8, BadPolicy::Skip { max: 1 })).unwrap();
+    drain(&mut loader).await;
+    let bad = loader.report().bad.remove(0);
+    assert_eq!((bad.shard.as_str(), bad.shard_number), ("002", 2));
+    let table = damaged.table(2).await.unwrap();
+    let Layout::Samples(samples) = &table.layout else {
+        panic!("samples");
+    };
+    let extent = samples.extent(bad.index as usize).unwrap();
+    assert_eq!(bad.offset, Some(extent.start()));
+    assert!((extent.start()..extent.end()).contains(&5000), "{bad:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_done_before_a_stream_begins_elsewhere_counts() {
+    let (dataset, store) = data_set(&[50]).await;
+    let damaged = damaged(&dataset, store, &[("000", starts()[3]), ("000", starts()[30])]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut spec = in_order(8, BadPolicy::Skip { max: 1 });
+    spec.trace = Some(folder.path().join("trace.json"));
+    let sources = Sources::from(damaged);
+    let record = Record::new(&sources, &spec).unwrap();
+    let start = Outlook::new(&sources, &spec, None).unwrap().position;
+    for turn in 1..=3 {
+        let mut loader = Loader::go_on(sources.clone(), &spec, &start, record.clone()).unwrap();
+        loader.next_batch().await.unwrap().unwrap();
+        let report = loader.report();
+        assert_eq!((report.samples, report.bad_samples), (8 * turn, 1));
+        loader.end().unwrap();
+    }
+    let trace = std::fs::read_to_string(folder.path().join("trace.json")).unwrap();
+    let events: Vec<serde_json::Value> = serde_json::from_str(&trace).unwrap();
+    let batches = events
+        .iter()
+        .filter(|event| event["name"] == "batch 0/0" && event["tid"] == 4);
+    assert_eq!(batches.count(), 3);
+    let mut loader = Loader::go_on(sources, &spec, &start, record).unwrap();
+    let error = loop {
+        if let Err(error) = loader.next_batch().await.unwrap() {
+            break error;
+        }
+    };
+    assert!(
+        error.to_string().contains("2 bad samples are more than the 1"),
+        "{error}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_batch_without_a_whole_sample_borrows_one() {
     let (dataset, store) = data_set(&[50]).await;
     let whole = run(&dataset, in_order(1, BadPolicy::Stop)).await.concat();
-    // The first byte of samples 7 and 8 and 20, behind the 100 bytes before all samples.
-    let starts: Vec<usize> = (0..50u32)
-        .scan(100, |end, number| {
-            let start = *end;
-            *end += 4 + text_of(number).len();
-            Some(start)
-        })
-        .collect();
+    let starts = starts();
     let bad = [("000", starts[7]), ("000", starts[8]), ("000", starts[20])];
     let damaged = damaged(&dataset, store, &bad).await;
     for _ in 0..3 {

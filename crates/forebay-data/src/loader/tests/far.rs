@@ -246,7 +246,7 @@ async fn damage_in_what_came_together_is_named_by_sample() {
         let batches = drain(&mut loader).await;
         let report = loader.report();
         assert_eq!(report.bad_samples, 1);
-        found.push((batches, report.bad[0].shard, report.bad[0].index));
+        found.push((batches, report.bad[0].shard_number, report.bad[0].index));
     }
     assert_eq!(found[0], found[1]);
 }
