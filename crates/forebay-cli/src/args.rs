@@ -287,7 +287,7 @@ pub(crate) struct StreamArgs {
     /// Leave samples out that do not fill the last batch, instead of a short one
     #[arg(long)]
     pub(crate) drop_last: bool,
-    /// Decode a field into one array: int, float, array:DTYPE:SHAPE such as array:uint16:2048, or image:PLAN such as image:rrc:224,flip,normalize
+    /// Decode a field into one array: int, float (int:-1 has -1 where there is none), array:DTYPE:SHAPE such as array:uint16:2048, or image:PLAN such as image:rrc:224,flip,normalize
     #[arg(long, value_name = "FIELD=HOW")]
     pub(crate) decode: Vec<String>,
     /// What becomes of damaged samples: stop, skip:MAX (100 unless given), or quarantine:MAX:FOLDER to keep them

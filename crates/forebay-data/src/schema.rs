@@ -130,6 +130,14 @@ pub enum Kind {
 const NO_ITEMS: &str = "json:no-items";
 
 impl Dtype {
+    /// True for numbers with a fraction.
+    pub(crate) fn is_float(self) -> bool {
+        matches!(
+            self,
+            Self::Float16 | Self::Bfloat16 | Self::Float32 | Self::Float64
+        )
+    }
+
     /// The bytes of what is no number, where there is such a value.
     pub(crate) fn nan(self) -> Option<Vec<u8>> {
         match self {

@@ -210,6 +210,7 @@ impl Job {
                     rows,
                     out,
                     bad: Vec::new(),
+                    missing: 0,
                 });
             }
         }
@@ -242,8 +243,9 @@ impl Job {
                 source: wanted.source,
                 width: wanted.width().unwrap_or_default(),
                 name: &wanted.field.name,
+                fill: wanted.fill.as_deref(),
             };
-            piece.bad = tool.decode(&rows, &mut piece.out);
+            (piece.bad, piece.missing) = tool.decode(&rows, &mut piece.out);
         }
         piece
     }
@@ -341,14 +343,16 @@ impl Job {
         let values = self.picks.iter().map(|pick| {
             let value = pick.block.field(pick.sample, wanted.source);
             missing += u64::from(value.is_none());
-            value.unwrap_or_default()
+            value
         });
         match part {
             Part::Fixed(range) => {
                 let mut at = range.start;
+                let width = wanted.width().unwrap_or_default();
                 for value in values {
-                    put(buf, at, value)?;
-                    at += value.len();
+                    let value = value.or(wanted.fill.as_deref());
+                    put(buf, at, value.unwrap_or_default())?;
+                    at += width;
                 }
             }
             Part::Ragged { offsets, bytes } => {
@@ -357,7 +361,7 @@ impl Job {
                 for (row, value) in values.enumerate() {
                     let place = buf.get_mut(bytes.start + at..bytes.end);
                     let place = place.ok_or_else(|| internal("a field does not fit its place"))?;
-                    at += wanted.put(value, place)?;
+                    at += wanted.put(value.unwrap_or_default(), place)?;
                     put(buf, offsets.start + 8 * (row + 1), &(at as i64).to_le_bytes())?;
                 }
             }
@@ -382,6 +386,7 @@ impl Job {
 
 impl Prepared {
     fn finish(self, pieces: Vec<Piece>) -> Tried<Collated> {
+        let lacking = lacking(&pieces);
         let (mut buf, undecoded) = join(pieces, self.rest)?;
         let mut bad = self.bad;
         let (mut parts, mut len) = (self.parts, self.len);
@@ -407,7 +412,11 @@ impl Prepared {
             }
             job.copy_decoded(&replaced, &parts, &mut buf);
         }
-        let mut missing = Vec::new();
+        let name_of = |number: usize| Some(job.fields.get(number)?.field.name.clone());
+        let decoded = lacking
+            .into_iter()
+            .filter_map(|(number, values)| Some((name_of(number)?, values)));
+        let mut missing: Vec<(String, u64)> = decoded.collect();
         for (wanted, part) in job.fields.iter().zip(&parts) {
             if wanted.tool.is_none() {
                 let values = job.copy(wanted, part, &mut buf)?;
@@ -458,9 +467,19 @@ pub(super) fn why_bad(fields: &[Wanted], pick: &Pick) -> Option<String> {
                 field.name.escape_debug(),
                 bytes.len()
             )),
+            None if wanted.fill.is_some() => None,
             None => Some(format!("field '{}' is missing", field.name.escape_debug())),
         }
     })
+}
+
+/// How many values of decoded fields are missing, by the numbers of the fields.
+fn lacking(pieces: &[Piece]) -> BTreeMap<usize, u64> {
+    let mut lacking = BTreeMap::new();
+    for piece in pieces.iter().filter(|piece| piece.missing > 0) {
+        *lacking.entry(piece.wanted).or_default() += piece.missing;
+    }
+    lacking
 }
 
 /// The buffer out of its pieces, and the places of what could not be decoded.

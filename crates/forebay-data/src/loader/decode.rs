@@ -12,6 +12,7 @@ use forebay_io::AlignedBuf;
 
 use super::collate::Pick;
 use super::numbers::{List, Numbers};
+use crate::filter::Value;
 use crate::format::value::DIMS_MAX;
 use crate::image::{Decoder, ImagePlan};
 use crate::schema::{Dtype, Field, Kind};
@@ -24,10 +25,16 @@ const PIECE_ROWS_MIN: usize = 4;
 pub enum Decode {
     /// An encoded image becomes `[3, H, W]`.
     Image(Arc<ImagePlan>),
-    /// A whole number as text becomes an `int64`.
-    Int,
-    /// A number as text becomes a `float64`.
-    Float,
+    /// A whole number, as text or of any type, becomes an `int64`.
+    Int {
+        /// What samples without a value have; they are bad where this is not said.
+        missing: Option<i64>,
+    },
+    /// A number, as text or of any type, becomes a `float64`.
+    Float {
+        /// What samples without a value have.
+        missing: f64,
+    },
     /// Numbers of one type, as bytes, as a list, or as an array that carries its shape, become an array of one shape.
     Array {
         /// Type of the numbers.
@@ -40,28 +47,40 @@ pub enum Decode {
 impl FromStr for Decode {
     type Err = Error;
 
-    /// `int`, `float`, `image:` and a plan, or `array:`, a type and a shape.
+    /// `int`, `float`, both with a colon and what a missing value is; `image:` and a plan; or `array:`, a type and a shape.
     fn from_str(text: &str) -> Result<Self> {
         match text.split_once(':') {
-            None if text == "int" => Ok(Self::Int),
-            None if text == "float" => Ok(Self::Float),
+            None if text == "int" => Ok(Self::Int { missing: None }),
+            None if text == "float" => Ok(Self::Float { missing: f64::NAN }),
+            Some(("int", missing)) => missing
+                .parse()
+                .map(|missing| Self::Int {
+                    missing: Some(missing),
+                })
+                .map_err(|_| no_way(text)),
+            Some(("float", missing)) => missing
+                .parse()
+                .map(|missing| Self::Float { missing })
+                .map_err(|_| no_way(text)),
             Some(("image", plan)) => Ok(Self::Image(Arc::new(ImagePlan::parse(plan)?))),
             Some(("array", array)) => parse_array(array),
-            _ => {
-                let message = format!("'{}' is no way to decode", text.escape_debug());
-                Err(Error::new(ErrorKind::InvalidInput, "stream", message)
-                    .with_field("decode")
-                    .with_hint("ways are int, float, array:DTYPE:SHAPE such as array:uint16:2048, and image:PLAN such as image:rrc:224,flip; in Python also json, text, bytes, or a function"))
-            }
+            _ => Err(no_way(text)),
         }
     }
+}
+
+fn no_way(text: &str) -> Error {
+    let message = format!("'{}' is no way to decode", text.escape_debug());
+    Error::new(ErrorKind::InvalidInput, "stream", message)
+        .with_field("decode")
+        .with_hint("ways are int, float (int:-1 where -1 is to stand for what is missing), array:DTYPE:SHAPE such as array:uint16:2048, and image:PLAN such as image:rrc:224,flip; in Python also json, text, bytes, or a function")
 }
 
 impl Decode {
     fn kind(&self) -> Kind {
         let (dtype, shape) = match self {
-            Self::Int => (Dtype::Int64, Vec::new()),
-            Self::Float => (Dtype::Float64, Vec::new()),
+            Self::Int { .. } => (Dtype::Int64, Vec::new()),
+            Self::Float { .. } => (Dtype::Float64, Vec::new()),
             Self::Array { dtype, shape } => (*dtype, shape.clone()),
             Self::Image(plan) => {
                 let dtype = if plan.is_float() {
@@ -76,11 +95,23 @@ impl Decode {
         Kind::Array { dtype, shape }
     }
 
+    /// The bytes that stand for a missing value.
+    fn fill(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Int { missing } => missing.map(|missing| missing.to_le_bytes().to_vec()),
+            Self::Float { missing } => Some(missing.to_le_bytes().to_vec()),
+            Self::Array { .. } => fill_of(&self.kind()),
+            Self::Image(_) => None,
+        }
+    }
+
     /// Whether fields of a kind can be decoded like this.
     pub(super) fn fits(&self, stored: &Kind) -> bool {
         match (self, stored) {
             (Self::Array { .. }, Kind::Bytes) => true,
-            (Self::Int, kind) if List::of(kind).is_some_and(|list| list.dtype() == Dtype::Int64) => true,
+            (Self::Int { .. }, kind) if List::of(kind).is_some_and(|list| list.dtype() == Dtype::Int64) => {
+                true
+            }
             (Self::Array { dtype, .. }, kind)
                 if List::of(kind).is_some_and(|list| list.dtype() == *dtype) =>
             {
@@ -92,7 +123,9 @@ impl Decode {
                 dtype == of && self.kind().fixed_bytes() == stored.fixed_bytes()
             }
             (Self::Array { .. }, _) => false,
-            (Self::Int | Self::Float, kind) => {
+            (Self::Int { .. }, Kind::Array { dtype, shape }) => shape.is_empty() && !dtype.is_float(),
+            (Self::Float { .. }, Kind::Array { shape, .. }) => shape.is_empty(),
+            (Self::Int { .. } | Self::Float { .. }, kind) => {
                 matches!(kind, Kind::Bytes | Kind::Text | Kind::Json | Kind::Decimal)
             }
             (Self::Image(_), kind) => matches!(kind, Kind::Bytes | Kind::Image),
@@ -133,6 +166,17 @@ pub(super) struct Wanted {
     pub(super) tool: Option<Tool>,
     /// How its numbers are stored, where a batch has them one after the other all the same.
     pub(super) list: Option<List>,
+    /// What a value that is missing has in a batch, where all have one size; samples without one are bad where there is nothing.
+    pub(super) fill: Option<Vec<u8>>,
+}
+
+/// What stands for an array that is missing: floats that are no numbers. Nothing stands for integers.
+fn fill_of(kind: &Kind) -> Option<Vec<u8>> {
+    let Kind::Array { dtype, .. } = kind else {
+        return None;
+    };
+    let count = kind.fixed_bytes()? / dtype.bytes();
+    Some(dtype.nan()?.repeat(usize::try_from(count).ok()?))
 }
 
 impl Wanted {
@@ -158,11 +202,16 @@ impl Wanted {
                 (field, Some(Tool::new(decode, &stored.kind, seed)))
             }
         };
+        let fill = match decode {
+            Some(decode) => decode.fill(),
+            None => fill_of(&field.kind),
+        };
         Self {
             source,
             field,
             tool,
             list,
+            fill,
         }
     }
 
@@ -211,8 +260,10 @@ pub(super) enum Tool {
         /// Decoders that nobody uses at the moment: their buffers have grown to the size of the images.
         free: Mutex<Vec<Decoder>>,
     },
-    Int,
-    Float,
+    /// One integer: text, or of that type.
+    Int(Option<Dtype>),
+    /// One number: text, or of that type.
+    Float(Option<Dtype>),
     /// Numbers that become an array of that type and shape.
     Array {
         numbers: Numbers,
@@ -223,16 +274,20 @@ pub(super) enum Tool {
 
 impl Tool {
     fn new(decode: &Decode, stored: &Kind, seed: Seed) -> Self {
+        let of = match stored {
+            Kind::Array { dtype, .. } => Some(*dtype),
+            _ => None,
+        };
         match decode {
-            Decode::Int => match List::of(stored) {
+            Decode::Int { .. } => match List::of(stored) {
                 Some(list) => Self::Array {
                     numbers: Numbers::List(list),
                     dtype: Dtype::Int64,
                     shape: Vec::new(),
                 },
-                None => Self::Int,
+                None => Self::Int(of),
             },
-            Decode::Float => Self::Float,
+            Decode::Float { .. } => Self::Float(of),
             Decode::Array { dtype, shape } => Self::Array {
                 numbers: Numbers::of(stored),
                 dtype: *dtype,
@@ -250,7 +305,7 @@ impl Tool {
     pub(super) fn piece_rows(&self, rows: usize, threads: usize) -> usize {
         match self {
             Self::Image { .. } => rows.div_ceil(threads.max(1)).max(PIECE_ROWS_MIN),
-            Self::Int | Self::Float | Self::Array { .. } => rows.max(1),
+            Self::Int(_) | Self::Float(_) | Self::Array { .. } => rows.max(1),
         }
     }
 
@@ -259,8 +314,8 @@ impl Tool {
         matches!(self, Self::Image { .. })
     }
 
-    /// Decode the values of some rows into `out`; gives the rows that could not be, with the reason.
-    pub(super) fn decode(&self, job: &Values<'_>, out: &mut [u8]) -> Vec<(usize, String)> {
+    /// Decode the values of some rows into `out`; gives the rows that could not be, with the reason, and how many have no value.
+    pub(super) fn decode(&self, job: &Values<'_>, out: &mut [u8]) -> (Vec<(usize, String)>, u64) {
         let mut decoder = match self {
             Self::Image { plan, seed, free } => {
                 let kept = free.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -268,14 +323,19 @@ impl Tool {
                 decoder.set_epoch(job.epoch);
                 Some(decoder)
             }
-            Self::Int | Self::Float | Self::Array { .. } => None,
+            Self::Int(_) | Self::Float(_) | Self::Array { .. } => None,
         };
-        let mut bad = Vec::new();
+        let (mut bad, mut missing) = (Vec::new(), 0);
         for (row, place) in job.rows.clone().zip(out.chunks_exact_mut(job.width.max(1))) {
             let Some(pick) = job.picks.get(row) else { break };
-            let done = match pick.block.field(pick.sample, job.source) {
-                None => Err("it is missing".to_owned()),
-                Some(bytes) => match (self, &mut decoder) {
+            let done = match (pick.block.field(pick.sample, job.source), job.fill) {
+                (None, Some(fill)) => {
+                    missing += 1;
+                    place.copy_from_slice(fill);
+                    Ok(())
+                }
+                (None, None) => Err("it is missing".to_owned()),
+                (Some(bytes), _) => match (self, &mut decoder) {
                     (Self::Image { .. }, Some(decoder)) => decoder
                         .decode_into(bytes, identity(pick), place)
                         .map_err(|error| error.message().to_owned()),
@@ -287,10 +347,13 @@ impl Tool {
                         },
                         _,
                     ) => numbers.put(bytes, *dtype, shape, place),
-                    (Self::Float, _) => {
-                        number::<f64>(bytes).map(|number| place.copy_from_slice(&number.to_le_bytes()))
+                    (Self::Float(of), _) => {
+                        float(*of, bytes).map(|number| place.copy_from_slice(&number.to_le_bytes()))
                     }
-                    _ => number::<i64>(bytes).map(|number| place.copy_from_slice(&number.to_le_bytes())),
+                    (Self::Int(of), _) => {
+                        integer(*of, bytes).map(|number| place.copy_from_slice(&number.to_le_bytes()))
+                    }
+                    (Self::Image { .. }, None) => Err("there is no decoder".to_owned()),
                 },
             };
             if let Err(reason) = done {
@@ -300,7 +363,7 @@ impl Tool {
         if let (Self::Image { free, .. }, Some(decoder)) = (self, decoder) {
             free.lock().unwrap_or_else(PoisonError::into_inner).push(decoder);
         }
-        bad
+        (bad, missing)
     }
 }
 
@@ -313,6 +376,8 @@ pub(super) struct Values<'a> {
     pub(super) source: usize,
     pub(super) width: usize,
     pub(super) name: &'a str,
+    /// What stands for a missing value.
+    pub(super) fill: Option<&'a [u8]>,
 }
 
 /// Some rows of a decoded field, with the place they go to.
@@ -324,11 +389,40 @@ pub(super) struct Piece {
     pub(super) out: AlignedBuf,
     /// Values that could not be decoded, with the reason.
     pub(super) bad: Vec<(usize, String)>,
+    /// How many samples have no value.
+    pub(super) missing: u64,
 }
 
 /// What random choices for a sample follow from: where it lies, whoever reads it and when.
 fn identity(pick: &Pick) -> u64 {
     u64::from(pick.block.shard) << 40 | (pick.block.index(pick.sample) & ((1 << 40) - 1))
+}
+
+/// A number of that type, or of text, as an `int64`.
+fn integer(of: Option<Dtype>, bytes: &[u8]) -> Result<i64, String> {
+    let Some(dtype) = of else {
+        return number(bytes);
+    };
+    match Value::read(dtype, bytes) {
+        Some(Value::Int(number)) => {
+            i64::try_from(number).map_err(|_| format!("{number} does not fit into an int64"))
+        }
+        Some(Value::Bool(value)) => Ok(value.into()),
+        _ => Err(format!("its {} bytes are no {dtype}", bytes.len())),
+    }
+}
+
+/// A number of that type, or of text, as a `float64`.
+fn float(of: Option<Dtype>, bytes: &[u8]) -> Result<f64, String> {
+    let Some(dtype) = of else {
+        return number(bytes);
+    };
+    match Value::read(dtype, bytes) {
+        Some(Value::Int(number)) => Ok(number as f64),
+        Some(Value::Float(number)) => Ok(number),
+        Some(Value::Bool(value)) => Ok(f64::from(value)),
+        _ => Err(format!("its {} bytes are no {dtype}", bytes.len())),
+    }
 }
 
 fn number<T: FromStr>(bytes: &[u8]) -> Result<T, String> {

@@ -1,7 +1,7 @@
 //! Lists with a null in them: NaN among floats, and nothing that a list of integers can hold.
 
 use arrow_array::builder::{FixedSizeListBuilder, Float32Builder, Int32Builder, ListBuilder};
-use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
 use parquet::arrow::ArrowWriter;
 
 use super::*;
@@ -68,6 +68,51 @@ async fn a_null_among_floats_is_nan() {
     assert_eq!(rows[0].1, [bytes(&[1.5, nan]), bytes(&[1.5, nan])]);
     assert_eq!(rows[1].1, [bytes(&[]), bytes(&[nan, nan])]);
     assert_eq!(rows[2].1, [bytes(&[nan, 2.0]), bytes(&[nan, 2.0])]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_stands_for_a_null_is_nan_or_what_was_asked_for() {
+    let ids: ArrayRef = Arc::new(Int64Array::from(vec![Some(7), None, Some(9)]));
+    let weights: ArrayRef = Arc::new(Float32Array::from(vec![None, Some(0.5), None]));
+    let batch = RecordBatch::try_from_iter([("id", ids), ("weight", weights)]).unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    put(&store, "a.parquet", &bytes).await;
+    let dataset = open(&store, None).await;
+    let int = |value: i64| hex(&value.to_le_bytes());
+    for (decode, nothing, half) in [
+        ("", hex(&f32::NAN.to_le_bytes()), hex(&0.5f32.to_le_bytes())),
+        ("float", hex(&f64::NAN.to_le_bytes()), hex(&0.5f64.to_le_bytes())),
+        (
+            "float:-2",
+            hex(&(-2f64).to_le_bytes()),
+            hex(&0.5f64.to_le_bytes()),
+        ),
+    ] {
+        let mut spec = spec(false);
+        spec.decode = vec![("id".to_owned(), "int:-1".parse().unwrap())];
+        if !decode.is_empty() {
+            spec.decode.push(("weight".to_owned(), decode.parse().unwrap()));
+        }
+        let mut loader = Loader::new(dataset.clone(), &spec).unwrap();
+        let rows = drain(&mut loader).await;
+        let rows: Vec<&[String]> = rows.iter().map(|(_, row)| row.as_slice()).collect();
+        assert_eq!(rows[0], [int(7), nothing.clone()]);
+        assert_eq!(rows[1], [int(-1), half]);
+        assert_eq!(rows[2], [int(9), nothing]);
+        let missing = loader.report().missing_values;
+        assert_eq!(missing, [("id".to_owned(), 1), ("weight".to_owned(), 2)].into());
+    }
+    let mut plain = Loader::new(dataset, &spec(false)).unwrap();
+    let error = plain.next_batch().await.unwrap().unwrap_err();
+    let words = format!("{error} {}", error.hint().unwrap_or_default());
+    assert!(
+        words.contains("'id' is missing") && words.contains("int:-1"),
+        "{words}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -190,7 +190,7 @@ async fn tables_whose_log_says_which_files_count_are_refused_unless_files_are_na
                 shards: only,
                 ..OpenOptions::default()
             };
-            Dataset::open(Arc::clone(&store), &context(), &options).await
+            Dataset::open(Arc::clone(&store), &common::context(), &options).await
         };
         let error = open(None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{keeper}");

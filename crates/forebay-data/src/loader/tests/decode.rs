@@ -65,7 +65,7 @@ fn decoding(threads: usize) -> StreamSpec {
         epochs: Some(2),
         decode: vec![
             ("image".to_owned(), format!("image:{PLAN}").parse().unwrap()),
-            ("cls".to_owned(), Decode::Int),
+            ("cls".to_owned(), Decode::Int { missing: None }),
         ],
         memory_bytes_max: 8 << 20,
         threads,
@@ -180,7 +180,7 @@ async fn what_cannot_be_decoded_is_a_bad_sample() {
 async fn what_is_no_number_is_a_bad_sample_too() {
     let dataset = images(&[]).await;
     let mut wrong = decoding(2);
-    wrong.decode = vec![("txt".to_owned(), Decode::Float)];
+    wrong.decode = vec![("txt".to_owned(), "float".parse().unwrap())];
     let mut loader = Loader::new(dataset.clone(), &wrong).unwrap();
     let error = loader.next_batch().await.unwrap().unwrap_err();
     assert!(error.to_string().contains("is no such number"), "{error}");
@@ -192,19 +192,36 @@ async fn what_is_no_number_is_a_bad_sample_too() {
         text.contains("no sample of a batch is whole; sample ") && text.contains("field 'txt'"),
         "{text}"
     );
-    wrong.decode = vec![("nothing".to_owned(), Decode::Int)];
+    wrong.decode = vec![("nothing".to_owned(), Decode::Int { missing: None })];
     let error = Loader::new(dataset, &wrong).unwrap_err();
     assert!(error.hint().unwrap().contains("cls"), "{error:?}");
 }
 
 #[test]
 fn ways_to_decode_are_read_as_they_are_written() {
-    assert_eq!("int".parse::<Decode>().unwrap(), Decode::Int);
+    assert_eq!("int".parse::<Decode>().unwrap(), Decode::Int { missing: None });
+    assert_eq!(
+        "int:-1".parse::<Decode>().unwrap(),
+        Decode::Int { missing: Some(-1) }
+    );
+    assert_eq!(
+        "float:0.5".parse::<Decode>().unwrap(),
+        Decode::Float { missing: 0.5 }
+    );
     assert!(matches!(
         "image:crop:8".parse::<Decode>().unwrap(),
         Decode::Image(_)
     ));
-    for text in ["", "image", "image:", "image:what", "int:3", "json"] {
+    for text in [
+        "",
+        "image",
+        "image:",
+        "image:what",
+        "int:3.5",
+        "int:x",
+        "float:x",
+        "json",
+    ] {
         assert!(text.parse::<Decode>().is_err(), "{text}");
     }
 }
