@@ -28,6 +28,9 @@ const RUNS: [(&str, &[&str]); 2] = [
     ("tf", &["test_tfrecord"]),
 ];
 
+/// Spark, and the tests that are run with it where there is a Java for it to run in.
+const SPARK: (&str, &[&str]) = ("spark", &["test_spark"]);
+
 /// Programs that the tests call besides `forebay` itself.
 const EXAMPLES: [&str; 2] = ["mds_peer", "wds_peer"];
 
@@ -45,18 +48,33 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
     runner.run(&mut examples)?;
     let package = target.join("peers/package");
     venv::unpack_wheel(runner, WheelProfile::Dev, &package)?;
+    let spark = has_java(session).then_some(SPARK);
+    let runs: Vec<_> = RUNS.into_iter().chain(spark).collect();
     let mut tools = python_tool(runner, "python");
     tools
         .args(["-m", "harness.tools"])
-        .args(RUNS.map(|(name, _)| name))
+        .args(runs.iter().map(|(name, _)| name))
         .arg(SAFETENSORS_ENVIRONMENT);
     runner.run(tools.current_dir(root.join("bench")))?;
-    for (name, modules) in RUNS {
+    for (name, modules) in runs {
         run_in(session, name, modules, &package)?;
     }
     run_safetensors(session, &package)?;
     run_dcp(session, &package)?;
     run_dcp_of_torch(session, &package)
+}
+
+/// Whether Spark can run here; says so where it cannot.
+fn has_java(session: &Session<'_>) -> bool {
+    let mut java = session.runner.command("java");
+    let has_java = java
+        .arg("-version")
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !has_java {
+        eprintln!("peers: no java, so nothing is exchanged with Spark");
+    }
+    has_java
 }
 
 /// Environment with torch and the safetensors library, made from `bench/requirements-load.txt`.

@@ -1,7 +1,8 @@
-"""Tokens: what numpy and Megatron write against our streams, our files against numpy."""
+"""Tokens: what numpy and Megatron write against our streams, our files against both."""
 
 import itertools
 import json
+import warnings
 
 import numpy as np
 
@@ -38,8 +39,36 @@ def documents(path):
     return made
 
 
+def megatron():
+    """Import what Megatron writes and reads such files with, without its words about what is missing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets import indexed_dataset
+    return indexed_dataset
+
+
 class TheirFiles(Case):
     """What numpy and Megatron write."""
+
+    def test_megatron_writes_tokens(self):
+        import torch
+
+        for dtype in [np.uint16, np.int32, np.int64, np.uint8]:
+            with self.subTest(dtype=dtype):
+                folder = self.place(np.dtype(dtype).name)
+                builder = megatron().IndexedDatasetBuilder(f"{folder}/a.bin", dtype=dtype)
+                rows = []
+                for count in [3, 0, 1, 70_000, 12, *range(40)]:
+                    sentences = [
+                        tokens(count + step, "<i8") % (200 if dtype == np.uint8 else 50_000)
+                        for step in range(2)
+                    ]
+                    for sentence in sentences:
+                        builder.add_item(torch.from_numpy(sentence))
+                    builder.end_document()
+                    rows.append(np.concatenate(sentences).astype(dtype))
+                builder.finalize(f"{folder}/a.idx")
+                self.assert_streams(folder, [{"tokens": row} for row in rows])
 
     def test_memory_maps_tokens(self):
         for dtype in ["uint16", "uint32", "int32"]:
@@ -80,7 +109,13 @@ class OurFiles(Case):
 
     def check(self, source, rows, *options, written="<u2", **settings):
         ours = self.pack(source, "tokens", "--samples-per-shard", 33, *options, **settings)
-        found = [row for path in sorted(ours.glob("*.bin")) for row in documents(path)]
+        paths = sorted(ours.glob("*.bin"))
+        found = [row for path in paths for row in documents(path)]
+        theirs = [megatron().IndexedDataset(str(path.with_suffix(""))) for path in paths]
+        self.assert_same(
+            [{"tokens": read[index]} for read in theirs for index in range(len(read))],
+            [{"tokens": row} for row in found],
+        )
         self.assert_same(
             [{"tokens": row} for row in found], [{"tokens": row.astype(written)} for row in rows]
         )
