@@ -398,16 +398,18 @@ impl Dataset {
 
     /// Shards that were looked at and have another version than the one that was indexed. Their content is checked as it is read.
     pub fn touched(&self) -> Vec<Key> {
-        let shards = self.shards().iter().zip(&self.0.metas);
-        let is_touched = |(shard, cell): &(&Shard, &OnceCell<ObjectMeta>)| {
-            cell.get().is_some_and(|meta| {
-                fit::compare(&self.0.manifest, &*self.0.from.store, shard, Some(meta)).is_some()
-            })
-        };
-        shards
-            .filter(is_touched)
-            .map(|(shard, _)| shard.key.clone())
-            .collect()
+        let shards = self.shards().iter().enumerate();
+        let touched = shards.filter(|(number, _)| self.is_touched(*number));
+        touched.map(|(_, shard)| shard.key.clone()).collect()
+    }
+
+    /// The same of one shard.
+    pub(crate) fn is_touched(&self, shard: usize) -> bool {
+        let found = self.0.metas.get(shard).and_then(OnceCell::get);
+        let known = found.zip(self.shards().get(shard));
+        known.is_some_and(|(meta, shard)| {
+            fit::compare(&self.0.manifest, &*self.0.from.store, shard, Some(meta)).is_some()
+        })
     }
 
     /// Objects that look like shards of this data set and are not in its manifest; opening with [`Check::AtOpen`] refuses them. Of a part of a data set, nobody

@@ -80,6 +80,9 @@ impl Family {
 /// Last parts of names that say how an object is compressed; what it holds is said before them.
 const COMPRESSIONS: [&str; 7] = ["gz", "zst", "zstd", "zlib", "bz2", "br", "snappy"];
 
+/// Compressions that others put tars into, and that are not read.
+const PACKED: [&str; 5] = ["xz", "lzma", "lz4", "lz", "7z"];
+
 /// Last parts of names that say what an object holds.
 const ENDINGS: &[(&str, Family)] = &[
     ("tar", Family::Wds),
@@ -254,7 +257,10 @@ fn by_names(
     let families: BTreeSet<Family> = objects.iter().filter_map(|meta| family_of(&meta.key)).collect();
     let spec = match choice {
         Some(spec) => spec.clone(),
-        None => FormatSpec::new(name_by(&families, &objects)?),
+        None => {
+            refuse_packed(&objects)?;
+            FormatSpec::new(name_by(&families, &objects)?)
+        }
     };
     if spec.name == registry::FILES {
         let (spec, doubt) = with_layout(spec, &objects);
@@ -310,6 +316,24 @@ fn with_partitions(spec: FormatSpec, shards: &[ObjectMeta]) -> (FormatSpec, Opti
         return (spec, uneven);
     }
     (spec.with(PARTITIONS, partitions.to_param()), uneven)
+}
+
+/// Refuse tars in a compression that is not read: they would pass for plain files, each of them a sample.
+fn refuse_packed(objects: &[ObjectMeta]) -> Result<()> {
+    let ending_of = |meta: &ObjectMeta| {
+        let (stem, ending) = meta.key.file_name().rsplit_once('.')?;
+        let is_tar = stem.len() > 4 && stem.to_ascii_lowercase().ends_with(".tar");
+        (is_tar && PACKED.iter().any(|one| ending.eq_ignore_ascii_case(one))).then(|| ending.to_owned())
+    };
+    let Some(ending) = objects.iter().find_map(ending_of) else {
+        return Ok(());
+    };
+    let message = format!("tars that are compressed as .{ending} are not read");
+    Err(
+        Error::new(ErrorKind::Unsupported, "open data set", message).with_hint(
+            "compress them with zstd or gzip, or not at all; --format files takes archives for plain files",
+        ),
+    )
 }
 
 fn name_by(families: &BTreeSet<Family>, objects: &[ObjectMeta]) -> Result<&'static str> {

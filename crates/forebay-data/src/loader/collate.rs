@@ -252,6 +252,11 @@ impl Job {
 
     fn bad_sample(&self, place: usize, reason: String) -> Option<BadSample> {
         let pick = self.picks.get(place)?;
+        let is_damaged = pick.block.why_bad(pick.sample).is_some();
+        let reason = match is_damaged {
+            true => reason + self.record.why_damaged(pick.block.shard),
+            false => reason,
+        };
         Some(BadSample {
             shard: self.record.shard_name(pick.block.shard),
             shard_number: pick.block.shard,
@@ -259,7 +264,7 @@ impl Job {
             offset: pick.block.offset(pick.sample),
             key: pick.block.key(pick.sample).map(str::to_owned),
             reason,
-            is_damaged: pick.block.why_bad(pick.sample).is_some(),
+            is_damaged,
         })
     }
 

@@ -42,6 +42,15 @@ impl Record {
             .report(self.sources.opening_ledger(), unverified.map(str::to_owned))
     }
 
+    /// What is to be said of a damaged sample beside its damage.
+    pub(super) fn why_damaged(&self, shard: u32) -> &'static str {
+        if self.sources.is_touched(shard) {
+            "; its shard was written again or touched since it was indexed"
+        } else {
+            ""
+        }
+    }
+
     /// What a shard is called: its key, in a mixture behind the number of its data set.
     pub(super) fn shard_name(&self, number: u32) -> String {
         self.sources.shard_name(number)

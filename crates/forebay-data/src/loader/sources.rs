@@ -101,6 +101,18 @@ impl Sources {
         None
     }
 
+    /// Whether a shard has another version than the one that was indexed.
+    pub(super) fn is_touched(&self, number: u32) -> bool {
+        let mut number = number as usize;
+        for dataset in &self.datasets {
+            if number < dataset.shards().len() {
+                return dataset.is_touched(number);
+            }
+            number -= dataset.shards().len();
+        }
+        false
+    }
+
     /// What a shard is called: its key, in a mixture behind the number of its data set.
     pub fn shard_name(&self, number: u32) -> String {
         let mut number = number as usize;

@@ -143,3 +143,22 @@ async fn splits_that_are_read_together_and_rows_that_are_not_read_are_told() {
         "{told:?}"
     );
 }
+
+#[tokio::test]
+async fn tars_in_a_compression_that_is_not_read_are_no_plain_files() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for name in ["train-0.TAR.xz", "train-1.tar.xz"] {
+        put(&*store, name, "compressed").await;
+    }
+    let error = Dataset::open(Arc::clone(&store), &context(), &OpenOptions::default())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains(".xz"), "{error}");
+    let options = OpenOptions {
+        format: Some(FormatSpec::new("files")),
+        ..OpenOptions::default()
+    };
+    let dataset = Dataset::open(store, &context(), &options).await.unwrap();
+    assert_eq!(dataset.samples(), 2);
+}

@@ -67,6 +67,12 @@ async fn a_report_says_where_bad_samples_lie() {
     let extent = samples.extent(bad.index as usize).unwrap();
     assert_eq!(bad.offset, Some(extent.start()));
     assert!((extent.start()..extent.end()).contains(&5000), "{bad:?}");
+    // Damage of this kind is somebody else's writing, in a store that knows versions.
+    assert!(
+        bad.reason
+            .ends_with("written again or touched since it was indexed"),
+        "{bad:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
