@@ -301,9 +301,12 @@ pub(crate) struct StreamArgs {
     pub(crate) state_out: Option<OsString>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
-    /// Where there is no index yet, keep the one that is made, beside the shards
+    /// Where there is no index yet, keep the one that is made: beside the shards, or where --manifest says
     #[arg(long)]
     pub(crate) save_index: bool,
+    /// The index, where it is not _forebay.fbi beside the shards. Of several data sets all have one or none: repeat it, in their order
+    #[arg(long, value_name = "URL")]
+    pub(crate) manifest: Vec<OsString>,
     /// Write a trace of reading, checking, collating and waiting, for Chrome or Perfetto
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<OsString>,
@@ -386,6 +389,9 @@ pub(crate) struct InspectArgs {
     /// Replace files that exist
     #[arg(long, requires = "extract")]
     pub(crate) force: bool,
+    /// The manifest, where it is not _forebay.fbi in the data set; shards that are named are shown by it, too, and not read
+    #[arg(long, value_name = "URL")]
+    pub(crate) manifest: Option<OsString>,
     /// A shard, or the directory or prefix of a data set
     #[arg(value_name = "URL")]
     pub(crate) url: String,

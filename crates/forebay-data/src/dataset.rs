@@ -18,6 +18,7 @@ mod index;
 mod layout;
 mod listed;
 mod logged;
+mod notes;
 mod place;
 mod read;
 mod registry;
@@ -29,7 +30,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-use forebay_core::{ByteSize, Error, ErrorKind, Key, Ledger, Location, Result};
+use forebay_core::{Error, ErrorKind, Key, Ledger, Result};
 use forebay_store::{Context, ObjectMeta, Store};
 use tokio::sync::OnceCell;
 
@@ -40,7 +41,8 @@ use group::decoders;
 pub(crate) use group::{ALIGN, GroupRead};
 pub use index::Save;
 pub(crate) use index::{Task, at_once};
-pub use place::{Place, expand};
+pub use notes::note_unindexed;
+pub use place::{Place, expand, manifest_for_each};
 pub(crate) use registry::FILES;
 pub use registry::FORMAT_NAMES;
 use registry::ShardStore;
@@ -95,7 +97,7 @@ pub struct OpenOptions {
     pub shards: Option<Vec<Key>>,
     /// Whether a manifest that is there is used.
     pub manifest: UseManifest,
-    /// Where the manifest is, or will be; `_forebay.fbi` beside the shards otherwise.
+    /// Where the manifest is, or will be; `_forebay.fbi` beside the shards otherwise. See [`Self::with_manifest_at`].
     pub manifest_at: Option<(Arc<dyn Store>, Key)>,
     /// Whether a manifest that had to be built is saved.
     pub save: Save,
@@ -122,6 +124,19 @@ impl Default for OpenOptions {
     }
 }
 
+impl OpenOptions {
+    /// With the manifest at a place of its own, where one is given. There must be one then, unless the one that is made is saved there: nobody who names
+    /// a manifest wants all shards read instead.
+    #[must_use]
+    pub fn with_manifest_at(mut self, place: Option<(Arc<dyn Store>, Key)>) -> Self {
+        if place.is_some() && self.save == Save::No {
+            self.manifest = UseManifest::Always;
+        }
+        self.manifest_at = place;
+        self
+    }
+}
+
 /// Is told how a pass over shards goes on; called from several tasks.
 pub trait Progress: fmt::Debug + Send + Sync {
     /// Something about the data set that whoever opens it should know, such as files that are not read.
@@ -143,29 +158,6 @@ pub trait Progress: fmt::Debug + Send + Sync {
     fn shard_done(&self, key: &Key, samples: u64) {
         let _ = (key, samples);
     }
-}
-
-/// What is said before a data set without a manifest is read to make one: how much that is, over all ranks that do so, and how to be spared it.
-pub fn note_unindexed(
-    location: &Location,
-    (shards, bytes): (u64, u64),
-    world: u32,
-    is_saved: bool,
-) -> String {
-    let plural = if shards == 1 { "" } else { "s" };
-    let all = ByteSize(bytes.saturating_mul(u64::from(world)));
-    let ranks = match world {
-        0 | 1 => String::new(),
-        world => format!("; each of {world} ranks does so, {all} together"),
-    };
-    let (place, advice) = if is_saved {
-        ("", String::new())
-    } else {
-        let advice = format!("; `forebay index {location}` makes the next start instant");
-        (" in memory", advice)
-    };
-    let bytes = ByteSize(bytes);
-    format!("no index here: reading {shards} shard{plural}, {bytes}, to make one{place}{ranks}{advice}")
 }
 
 /// Tells nobody.
@@ -208,7 +200,7 @@ impl Dataset {
                 Ok(source) => Some(source),
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     if options.manifest == UseManifest::Always {
-                        return Err(error.with_hint("there is no manifest; make one with: forebay index URL"));
+                        return Err(error.with_hint(how_to_index(&store, options)));
                     }
                     None
                 }
@@ -442,6 +434,18 @@ fn manifest_place(store: &Arc<dyn Store>, options: &OpenOptions) -> Result<(Arc<
     match &options.manifest_at {
         Some((store, key)) => Ok((Arc::clone(store), key.clone())),
         None => Ok((Arc::clone(store), Key::parse(MANIFEST_NAME)?)),
+    }
+}
+
+/// What makes the manifest that is not there.
+fn how_to_index(store: &Arc<dyn Store>, options: &OpenOptions) -> String {
+    match &options.manifest_at {
+        Some((elsewhere, key)) => format!(
+            "there is no manifest; make one with: forebay index -o {} {}",
+            elsewhere.location().join(key),
+            store.location()
+        ),
+        None => "there is no manifest; make one with: forebay index URL".to_owned(),
     }
 }
 

@@ -57,6 +57,9 @@ pub(crate) struct PackArgs {
     pub(crate) overwrite: bool,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
+    /// The manifest of the source, where it is not _forebay.fbi in it
+    #[arg(long, value_name = "URL")]
+    pub(crate) manifest: Option<OsString>,
     /// What to pack: a folder, the directory or prefix of a data set, one shard, or a pattern such as 'dir/{000000..000123}.tar'
     #[arg(value_name = "SOURCE")]
     pub(crate) source: String,

@@ -1,7 +1,7 @@
 //! `forebay inspect`: what is in a shard or a data set, and single samples as files.
 //!
-//! Named shards are looked at themselves, whatever a manifest says of them. A data set is shown by its manifest; where there is none, only its first
-//! shard is read.
+//! Named shards are looked at themselves, whatever a manifest says of them, unless it was named, too. A data set is shown by its manifest; where there is
+//! none, only its first shard is read.
 
 mod extract;
 
@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::Exit;
 use crate::app::App;
 use crate::args::InspectArgs;
-use crate::data::{count, find, hex};
+use crate::data::{count, find, hex, manifest_at};
 use crate::printer::{Printed, Printer, visible};
 use crate::progress::DataBar;
 use crate::table::Table as Grid;
@@ -132,6 +132,13 @@ async fn open(
         ..OpenOptions::default()
     };
     let Place { store, shards } = place;
+    if args.manifest.is_some() {
+        let named = OpenOptions { shards, ..options }
+            .with_manifest_at(manifest_at(args.manifest.as_deref(), context).await?);
+        let dataset = Dataset::open(store, context, &named).await?;
+        let shards_all = dataset.shards().len();
+        return Ok((dataset, shards_all));
+    }
     if let Some(shards) = shards {
         let shards_all = shards.len();
         let options = OpenOptions {
@@ -148,9 +155,9 @@ async fn open(
     match Dataset::open(Arc::clone(&store), context, &indexed).await {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         opened => {
-            return opened
-                .map(|dataset| (dataset.shards().len(), dataset))
-                .map(|(all, dataset)| (dataset, all));
+            let dataset = opened?;
+            let shards_all = dataset.shards().len();
+            return Ok((dataset, shards_all));
         }
     }
     let found = discover(&store, context, format.as_ref(), None).await?;

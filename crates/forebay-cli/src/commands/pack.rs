@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::Exit;
 use crate::app::App;
 use crate::args::PackArgs;
-use crate::data::{count, dtype_of, find};
+use crate::data::{count, dtype_of, find, manifest_at};
 use crate::printer::{Printed, visible};
 use crate::progress::DataBar;
 use crate::target::Target;
@@ -57,6 +57,7 @@ async fn work(
         progress,
         ..OpenOptions::default()
     };
+    let options = options.with_manifest_at(manifest_at(args.manifest.as_deref(), context).await?);
     let report = pack(place, store, context, &options, spec).await?;
     Ok((report, target.to_string()))
 }

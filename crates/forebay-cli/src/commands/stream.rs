@@ -1,37 +1,35 @@
 //! `forebay stream`: drain a data set as a training run would, and tell how fast it came and what it waited for.
 //!
 //! ```text
-//! URL, URL... -> Place -> cache, where one is set -> Dataset (its index is read, or made; filtered) -> Loader -> batches, counted and dropped
+//! URL, URL... --open.rs--> Dataset (its index is read, or made; filtered) -> Loader -> batches, counted and dropped
 //!                                                                              |
 //!                                             report.rs: the table or --json <-+-> state.rs: where the run stands, for --resume
 //! ```
 //!
 //! Ctrl-C ends the run after the batch in hand: what was done is told, and with `--state-out` the next run goes on from there.
 
+mod open;
 mod report;
 mod state;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_core::{Clock, Error, ErrorKind, Location, Result, Seed, SystemClock};
+use forebay_core::{Clock, Error, ErrorKind, Result, Seed, SystemClock};
 use forebay_data::Dataset;
-use forebay_data::dataset::{OpenOptions, Place, Progress, Save, note_unindexed};
 use forebay_data::filter::Filter;
 use forebay_data::loader::{Batch, Decode, Loader, Sources, StreamSpec};
 use forebay_data::order::{Last, OrderSpec};
-use forebay_store::Context;
-use forebay_store::cache::Mode;
 use serde::Serialize;
 
 use crate::Exit;
-use crate::app::{App, Source, interrupted};
+use crate::app::{App, interrupted};
 use crate::args::StreamArgs;
 use crate::bench::meter::Meter;
 use crate::outlet::Outlet;
 use crate::printer::Printed;
 use crate::progress::Bar;
+use open::Opening;
 use report::Report;
 
 /// How a run ended.
@@ -68,7 +66,7 @@ pub(super) async fn run(args: &StreamArgs, app: &App) -> Printed<Exit> {
     let bar = Bar::new(app.printer(), "opening", Some(0));
     let begun = SystemClock.now();
     let opened = app
-        .unless_cancelled(open_all(args, &context, app, filter.as_ref(), &spec, &bar))
+        .unless_cancelled(Opening::new(args, &context, app, &bar).open(filter.as_ref(), &spec))
         .await;
     let (sources, stores) = opened.inspect_err(|_| bar.finish())?;
     let open_time = SystemClock.now().saturating_sub(begun);
@@ -158,132 +156,6 @@ fn decode_of(text: &str) -> Result<(String, Decode)> {
             Err(Error::new(ErrorKind::InvalidInput, "arguments", message)
                 .with_hint("write --decode FIELD=HOW, such as --decode jpg=image:rrc:224,flip"))
         }
-    }
-}
-
-/// All data sets, filtered, and the stores they are read from.
-async fn open_all(
-    args: &StreamArgs,
-    context: &Context,
-    app: &App,
-    filter: Option<&Filter>,
-    spec: &StreamSpec,
-    bar: &Bar,
-) -> Result<(Sources, Vec<Source>)> {
-    let (mut datasets, mut stores) = (Vec::new(), Vec::new());
-    for place in places(args, context).await? {
-        let (dataset, store) = open(args, place, context, app, bar).await?;
-        datasets.push(filtered(dataset, filter, spec, bar).await?);
-        stores.push(store);
-    }
-    let weights = (!args.weights.is_empty()).then(|| args.weights.clone());
-    let sources = match datasets.pop() {
-        Some(alone) if datasets.is_empty() && weights.is_none() => alone.into(),
-        last => Sources::mixed(datasets.into_iter().chain(last).collect(), weights)?,
-    };
-    Ok((sources, stores))
-}
-
-/// Where the data sets are.
-async fn places(args: &StreamArgs, context: &Context) -> Result<Vec<Place>> {
-    let urls = args.urls.iter().map(|url| {
-        let url = url.to_str().map(str::to_owned);
-        url.ok_or_else(|| {
-            let message = "the name of a data set must be UTF-8";
-            Error::new(ErrorKind::InvalidInput, "open data set", message)
-        })
-    });
-    let urls: Vec<String> = urls.collect::<Result<_>>()?;
-    let base =
-        std::env::current_dir().map_err(|error| Error::from_io("start", error).at("current directory"))?;
-    Place::find_all(&urls, !args.weights.is_empty(), &base, context).await
-}
-
-async fn open(
-    args: &StreamArgs,
-    place: Place,
-    context: &Context,
-    app: &App,
-    bar: &Bar,
-) -> Result<(Dataset, Source)> {
-    // Only what this rank reads: the other parts of a shard are for other ranks.
-    let source = app.source_read_often(place.store, Mode::Blocks, context).await?;
-    let options = OpenOptions {
-        format: args.format.spec()?,
-        shards: place.shards,
-        save: if args.save_index { Save::IfAbsent } else { Save::No },
-        progress: Arc::new(Indexing {
-            bar: StageBar(bar.clone(), "indexing"),
-            location: source.store().location().clone(),
-            world: args.world,
-            is_saved: args.save_index,
-        }),
-        ..OpenOptions::default()
-    };
-    let dataset = Dataset::open(source.store(), context, &options).await?;
-    Ok((dataset, source))
-}
-
-/// The part of the data set that was asked for.
-async fn filtered(
-    dataset: Dataset,
-    filter: Option<&Filter>,
-    spec: &StreamSpec,
-    bar: &Bar,
-) -> Result<Dataset> {
-    let Some(filter) = filter else {
-        return Ok(dataset);
-    };
-    let progress: Arc<dyn Progress> = Arc::new(StageBar(bar.clone(), "filtering"));
-    let kept = dataset
-        .keep(filter, spec.threads, spec.memory_bytes_max, &progress)
-        .await?;
-    bar.suspend(|printer| {
-        printer.say(format_args!(
-            "the filter keeps {} of {} samples",
-            kept.samples_kept(),
-            kept.samples()
-        ));
-    });
-    Ok(kept)
-}
-
-/// How far making an index, or filtering, is.
-#[derive(Debug)]
-struct StageBar(Bar, &'static str);
-
-impl Progress for StageBar {
-    fn planned(&self, _shards: u64, bytes: u64) {
-        self.0.stage(self.1, bytes);
-    }
-
-    fn moved(&self, bytes: u64) {
-        self.0.add(bytes);
-    }
-}
-
-/// How far making an index is; says first what that takes.
-#[derive(Debug)]
-struct Indexing {
-    bar: StageBar,
-    location: Location,
-    world: u32,
-    is_saved: bool,
-}
-
-impl Progress for Indexing {
-    fn noted(&self, note: &str) {
-        self.bar.0.suspend(|printer| printer.say(note));
-    }
-
-    fn planned(&self, shards: u64, bytes: u64) {
-        let note = note_unindexed(&self.location, (shards, bytes), self.world, self.is_saved);
-        self.bar.0.suspend(|printer| printer.say(note));
-        self.bar.planned(shards, bytes);
-    }
-
-    fn moved(&self, bytes: u64) {
-        self.bar.moved(bytes);
     }
 }
 

@@ -10,6 +10,7 @@ mod interrupts;
 mod listing;
 mod loading;
 mod loading_checkpoints;
+mod manifests;
 mod measuring;
 mod packing;
 mod pages;

@@ -253,6 +253,10 @@ fn a_position_of_another_order_is_refused() {
 /// Make the index of the data set, and then damage one byte of a sample.
 pub(super) fn damage(sandbox: &Sandbox, shard: &str, key: &str) {
     index(sandbox);
+    flip_bit(sandbox, shard, key);
+}
+
+pub(super) fn flip_bit(sandbox: &Sandbox, shard: &str, key: &str) {
     let mut bytes = sandbox.read(shard);
     let content = key.repeat(100).into_bytes();
     let at = bytes

@@ -90,6 +90,30 @@ impl Place {
     }
 }
 
+/// The manifests of so many data sets, where any is named: one for each, in their order; `None` is for a data set that has its own beside its shards.
+pub fn manifest_for_each<T: Clone>(named: &[Option<T>], datasets: usize) -> Result<Vec<Option<T>>> {
+    if named.is_empty() {
+        return Ok(vec![None; datasets]);
+    }
+    if named.len() == datasets {
+        return Ok(named.to_vec());
+    }
+    let plural = |count: usize, noun: &str| match count {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    };
+    let message = format!(
+        "{} named for {}",
+        plural(named.len(), "manifest"),
+        plural(datasets, "data set")
+    );
+    Err(Error::new(ErrorKind::InvalidInput, "open data set", message)
+        .with_field("manifest")
+        .with_hint(
+            "name one for each data set, in their order; single shards of one directory are one data set",
+        ))
+}
+
 /// One data set of single shards.
 fn one_of(places: Vec<Place>, singles: usize) -> Result<Place> {
     let refuse = |message: String, hint: &str| {
@@ -314,6 +338,23 @@ mod tests {
         assert!(error.hint().unwrap().contains("{000000..000123}"), "{error}");
         let error = found(&["a/0.tar"], &["a/1.tar"], false).await.unwrap_err();
         assert!(!error.hint().is_some_and(|hint| hint.contains('*')));
+    }
+
+    #[test]
+    fn every_data_set_has_a_manifest_or_none_has() {
+        assert_eq!(manifest_for_each::<&str>(&[], 2).unwrap(), [None, None]);
+        assert_eq!(
+            manifest_for_each(&[Some("a"), None], 2).unwrap(),
+            [Some("a"), None]
+        );
+        for (named, datasets, told) in [
+            (&[Some("a")][..], 2, "1 manifest named for 2 data sets"),
+            (&[Some("a"), Some("b")], 1, "2 manifests named for 1 data set"),
+        ] {
+            let error = manifest_for_each(named, datasets).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(error.message().contains(told), "{error}");
+        }
     }
 
     #[test]

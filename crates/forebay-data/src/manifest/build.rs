@@ -170,7 +170,7 @@ impl Outgoing {
                 Err(error) if self.can_replace(&error) => self.store.upload(&self.key, &self.options()).await,
                 upload => upload,
             };
-            self.upload = Some(upload?);
+            self.upload = Some(upload.map_err(elsewhere)?);
         }
         self.send_parts().await
     }
@@ -211,7 +211,7 @@ impl Outgoing {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 return self.theirs(directory, error).await;
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(elsewhere(error)),
         }
         tracing::debug!(ledger = ?self.ledger, "manifest written");
         let manifest = Manifest::open(Arc::clone(&self.store), &self.key, &self.context).await?;
@@ -278,6 +278,17 @@ impl Outgoing {
             ..PutOptions::default()
         }
     }
+}
+
+/// A place that may only be read is no reason to go without a manifest.
+fn elsewhere(error: Error) -> Error {
+    let is_refused = matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnly);
+    if is_refused && error.hint().is_none() {
+        return error.with_hint(
+            "keep it elsewhere: forebay index -o URL; whatever reads the data set takes it by --manifest URL",
+        );
+    }
+    error
 }
 
 fn too_large() -> Error {

@@ -72,6 +72,10 @@ def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
     given["url"] = [os.fspath(one) for one in ([url] if isinstance(url, str | os.PathLike) else url)]
     if not given["url"]:
         raise InvalidInputError("url: there is no data set in the list")
+    manifest = given["manifest"]
+    if manifest is not None:
+        manifests = [manifest] if isinstance(manifest, str | os.PathLike) else manifest
+        given["manifest"] = [None if one is None else os.fspath(one) for one in manifests]
     for name, bits in _NUMBERS.items():
         if given[name] is not None:
             given[name] = _number(name, given[name], bits)
@@ -306,6 +310,7 @@ def stream(
     drop_last: bool = True,
     format: str | Mapping[str, Any] | None = None,  # noqa: A002
     save_index: bool = False,
+    manifest: str | os.PathLike[str] | Sequence[str | os.PathLike[str] | None] | None = None,
     trace: str | os.PathLike[str] | None = None,
     pin: tuple[Callable[[int, int], Any], Callable[[int, int], Any]] | None = None,
     transform: Callable[[Batch], Any] | None = None,
@@ -342,7 +347,11 @@ def stream(
         drop_last: leave out samples that do not fill a batch, instead of a short one at the end
         format: of the shards, where it is not to be found out: its name, or with parameters
             ``{"name": "tokens", "tokens": 2048, "dtype": "uint16"}``
-        save_index: keep the index that is made where there is none, beside the shards
+        save_index: keep the index that is made where there is none: beside the shards, or where ``manifest``
+            says
+        manifest: where the index is, where it is not ``_forebay.fbi`` beside the shards, such as
+            ``forebay index -o`` writes it; of several data sets a list of one for each, None for one that has
+            its own beside its shards
         trace: file for a trace of the pipeline, for Chrome or Perfetto
         pin: functions that pin and unpin the memory of batches, each called with an address and a size;
             ``StreamLoader`` with a CUDA ``device`` gives those of CUDA. Its ``pin_memory`` without a device
@@ -381,6 +390,7 @@ def stream(
             "drop_last": drop_last,
             "format": json.dumps(dict(format)) if isinstance(format, Mapping) else format,
             "save_index": save_index,
+            "manifest": manifest,
             "trace": None if trace is None else os.fspath(trace),
             "pin": pin,
             "decode": decode,

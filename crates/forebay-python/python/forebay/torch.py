@@ -392,11 +392,11 @@ def _agree(state: dict[str, Any]) -> None:
         )
 
 
-def _look(url: str) -> None:
+def _look(url: str, name: str = "url") -> None:
     """Refuse a path of this machine that is not there; to look for others takes the network."""
     is_path = ":" not in url.partition("/")[0] and "{" not in url
     if is_path and not os.path.exists(url):
-        raise NotFoundError(f"url: there is no '{url}'")
+        raise NotFoundError(f"{name}: there is no '{url}'")
 
 
 def _refuse(batches: list[Batch], **_: Any) -> Any:
@@ -432,6 +432,9 @@ class StreamDataset(IterableDataset[Any]):
         arguments = checked(bound.arguments)
         for one in arguments["url"]:
             _look(one)
+        for one in arguments["manifest"] or ():
+            if one is not None and not arguments["save_index"]:
+                _look(one, "manifest")
         self.url = url if isinstance(url, str | os.PathLike) else arguments["url"]
         self.options = _ranks({name: arguments[name] for name in options})
         # Shared with workers that live on from one epoch to the next.

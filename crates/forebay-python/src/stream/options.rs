@@ -6,16 +6,16 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_core::env::{self, EnvVar};
-use forebay_core::{ByteSize, Error, ErrorKind, Location, Result, Seed};
+use forebay_core::{ByteSize, Error, ErrorKind, Key, Location, Result, Seed};
 use forebay_data::Dataset;
-use forebay_data::dataset::{OpenOptions, Place, Progress, Save, note_unindexed};
+use forebay_data::dataset::{OpenOptions, Place, Progress, Save, manifest_for_each, note_unindexed};
 use forebay_data::filter::Filter;
 use forebay_data::loader::{Decode, Sources, StreamSpec};
 use forebay_data::manifest::FormatSpec;
 use forebay_data::order::{Last, OrderSpec};
 use forebay_io::PinHook;
-use forebay_store::Context;
 use forebay_store::cache::Mode;
+use forebay_store::{Context, Store, open_object};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -34,6 +34,8 @@ pub(super) struct Options {
     spec: StreamSpec,
     format: Option<FormatSpec>,
     save_index: bool,
+    /// Manifests that are not beside their shards, one for each data set; empty where nobody named any.
+    manifests: Vec<Option<String>>,
     filter: Option<Filter>,
     cache: Option<String>,
     choices: Choices,
@@ -97,6 +99,7 @@ impl Options {
             spec: spec_of(given)?,
             format: format_of(given)?,
             save_index: get(given, "save_index")?.unwrap_or(false),
+            manifests: get(given, "manifest")?.unwrap_or_default(),
             filter: get::<String>(given, "filter")?
                 .map(|text| Filter::parse(&text))
                 .transpose()
@@ -118,16 +121,18 @@ impl Options {
 
     pub(super) async fn open(self, process: &'static Process) -> Result<(Sources, StreamSpec)> {
         let mut datasets = Vec::with_capacity(self.urls.len());
+        let mut named = self.urls.iter().chain(self.manifests.iter().flatten());
         if process.is_forked()
-            && let Some(url) = self.urls.iter().find(|url| url.starts_with("mem:"))
+            && let Some(url) = named.find(|url| url.starts_with("mem:"))
         {
             let message = "objects in memory cannot be used after a fork";
             return Err(Error::new(ErrorKind::Unsupported, "open", message).at(url));
         }
         let context = self.choices.context(process.context());
         let places = Place::find_all(&self.urls, self.weights.is_some(), &self.base, &context).await?;
-        for place in places {
-            datasets.push(self.open_one(place, &context).await?);
+        let manifests = manifest_for_each(&self.manifests, places.len())?;
+        for (place, manifest) in places.into_iter().zip(&manifests) {
+            datasets.push(self.open_one(place, manifest.as_deref(), &context).await?);
         }
         let sources = match (datasets.pop(), self.weights) {
             (Some(alone), None) if datasets.is_empty() => alone.into(),
@@ -142,13 +147,9 @@ impl Options {
         Ok((sources, self.spec))
     }
 
-    async fn open_one(&self, place: Place, context: &Context) -> Result<Dataset> {
+    async fn open_one(&self, place: Place, manifest: Option<&str>, context: &Context) -> Result<Dataset> {
         let location = place.store.location().clone();
-        let choices =
-            self.choices
-                .clone()
-                .with_cache(self.cache.as_deref(), Mode::Blocks, &location, &self.base)?;
-        let store = cached(place.store, &choices, context).await?;
+        let store = self.cached(place.store, context).await?;
         let options = OpenOptions {
             format: self.format.clone(),
             shards: place.shards,
@@ -161,6 +162,7 @@ impl Options {
             }),
             ..OpenOptions::default()
         };
+        let options = options.with_manifest_at(self.manifest_at(manifest, context).await?);
         let dataset = Dataset::open(store, context, &options).await?;
         match &self.filter {
             Some(filter) => {
@@ -170,6 +172,29 @@ impl Options {
             }
             None => Ok(dataset),
         }
+    }
+
+    /// A manifest that is not beside its shards, behind the cache as it would be there.
+    async fn manifest_at(
+        &self,
+        url: Option<&str>,
+        context: &Context,
+    ) -> Result<Option<(Arc<dyn Store>, Key)>> {
+        let Some(url) = url else {
+            return Ok(None);
+        };
+        let (store, key) = open_object(&Location::parse(url, &self.base)?, context).await?;
+        Ok(Some((self.cached(store, context).await?, key)))
+    }
+
+    /// The cache before a store, where one is set.
+    async fn cached(&self, store: Arc<dyn Store>, context: &Context) -> Result<Arc<dyn Store>> {
+        let location = store.location().clone();
+        let choices =
+            self.choices
+                .clone()
+                .with_cache(self.cache.as_deref(), Mode::Blocks, &location, &self.base)?;
+        cached(store, &choices, context).await
     }
 }
 

@@ -1,0 +1,69 @@
+//! A manifest that is not beside its shards, such as one of a bucket that may only be read.
+
+use super::*;
+
+fn at(store: &Arc<dyn Store>) -> Option<(Arc<dyn Store>, Key)> {
+    Some((Arc::clone(store), key("x.fbi")))
+}
+
+fn elsewhere() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new())
+}
+
+#[tokio::test]
+async fn shards_are_not_read_to_open_a_data_set_whose_manifest_is_elsewhere() {
+    everywhere(|store, context| async move {
+        let place = elsewhere();
+        let before = names(&*store).await;
+        let made = Dataset::open(
+            Arc::clone(&store),
+            &context,
+            &saving().with_manifest_at(at(&place)),
+        )
+        .await
+        .unwrap();
+        assert_eq!(names(&*store).await, before, "nothing is written to the data");
+        let counted = Counted::new(Arc::clone(&store));
+        for options in [OpenOptions::default(), saving()] {
+            let options = options.with_manifest_at(at(&place));
+            let data: Arc<dyn Store> = Arc::new(counted.clone());
+            let opened = Dataset::open(data, &context, &options).await.unwrap();
+            assert_eq!(opened.manifest().fingerprint(), made.manifest().fingerprint());
+        }
+        assert_eq!(counted.counts().of(Op::Read).requests, 0);
+        assert_eq!(counted.counts().of(Op::Head).requests, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_manifest_that_is_named_is_there_or_all_shards_are_not_read_instead() {
+    everywhere(|store, context| async move {
+        let counted = Counted::new(Arc::clone(&store));
+        let options = OpenOptions::default().with_manifest_at(at(&elsewhere()));
+        let error = Dataset::open(Arc::new(counted.clone()), &context, &options)
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains("x.fbi"), "{error}");
+        assert!(error.hint().unwrap().contains("forebay index -o "), "{error:?}");
+        assert_eq!(counted.counts().total().requests, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whoever_may_not_write_beside_the_shards_is_told_of_elsewhere() {
+    everywhere(|store, context| async move {
+        let plan =
+            FaultPlan::new(Seed(1)).with(Op::Put, When::Always, Fault::Fail(ErrorKind::PermissionDenied));
+        let closed: Arc<dyn Store> = Arc::new(Faulty::new(store, plan));
+        let error = Dataset::open(closed, &context, &saving()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        assert!(
+            error.hint().unwrap().contains("forebay index -o URL"),
+            "{error:?}"
+        );
+    })
+    .await;
+}
