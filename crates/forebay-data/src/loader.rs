@@ -50,6 +50,7 @@ pub use collate::BadSample;
 pub use decode::Decode;
 pub use policy::BAD_DEFAULT_MAX;
 pub use record::Record;
+pub use select::Sieve;
 pub use sources::{Sources, order_of};
 pub use stalls::{Blame, StallReport};
 pub use totals::{BadPolicy, Report};

@@ -7,6 +7,7 @@ import json
 import tarfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import forebay
 import pytest
@@ -93,6 +94,34 @@ def test_members_of_json_that_no_sample_has_are_warned_of(tmp_path: Path) -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         forebay.stream(tmp_path, batch_size=4, filter="json.width > 3").close()
+
+
+def test_a_filter_that_reads_much_is_warned_of_once(tmp_path: Path) -> None:
+    # Of 64 ranks, 17 MB each are more than a trifle.
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        with tarfile.open(tmp_path / name / "0.tar", "w") as tar:
+            for sample in range(64):
+                for field, content in [("bin", bytes(140_000)), ("cls", str(sample).encode())]:
+                    member = tarfile.TarInfo(f"{sample:02}.{field}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+        with pytest.warns(UserWarning, match="no index here"):
+            forebay.stream(tmp_path / name, batch_size=4, save_index=True).close()
+    both = [tmp_path / "one", tmp_path / "two"]
+    options: dict[str, Any] = {"batch_size": 1, "shuffle": True, "rank": 0, "world": 64}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        forebay.stream(both, filter="cls >= 0", **options).close()
+    assert [str(one.message).partition(" at every start")[0] for one in told] == [
+        "the filter reads about 17.2 MiB"
+    ]
+    assert "each of 64 ranks does so, 1.1 GiB together; `forebay pack --filter`" in str(told[0].message)
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        forebay.stream(both, filter="__key__ >= '00'", **options).close()
+        forebay.stream(both[0], filter="cls >= 0", batch_size=4).close()
 
 
 def test_short_batches_of_mixtures_are_told_not_to_come(shards: Path) -> None:

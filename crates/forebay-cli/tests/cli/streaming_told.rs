@@ -2,6 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use forebay_data::format::wds::WdsWriter;
+use forebay_data::format::{SampleRef, ShardWriter};
+use forebay_data::{Field, Kind};
+
+use super::sandbox::Sandbox;
 use super::streaming::{keys, read, shard, with_data};
 
 #[test]
@@ -122,6 +127,74 @@ fn reading_everything_to_make_an_index_is_said_first() {
     );
     let indexed = sandbox.run(["stream", "data"]).exits(0);
     assert!(!indexed.err.contains("no index"), "{}", indexed.err);
+}
+
+/// A shard of samples that are large enough for 64 ranks to read more than a trifle of them.
+fn large(number: usize) -> Vec<u8> {
+    let mut writer = Box::new(WdsWriter::default());
+    let (bin, cls) = (Field::new("bin", Kind::Bytes), Field::new("cls", Kind::Decimal));
+    let data = vec![0; 140_000];
+    for index in 0..64 {
+        let (key, class) = (format!("{number}-{index:02}"), index.to_string());
+        let fields = [(&bin, &data[..]), (&cls, class.as_bytes())];
+        let sample = SampleRef {
+            key: &key,
+            fields: &fields,
+        };
+        writer.add(sample).unwrap();
+    }
+    writer.finish().unwrap().to_vec()
+}
+
+#[test]
+fn a_filter_that_reads_much_says_so_once() {
+    let sandbox = Sandbox::new();
+    for (number, name) in ["one", "two"].iter().enumerate() {
+        std::fs::create_dir(sandbox.path(name)).unwrap();
+        std::fs::write(sandbox.path(format!("{name}/0.tar")), large(number)).unwrap();
+        sandbox.run(["index", "-q", name]).exits(0);
+    }
+    let run = |args: &str| {
+        let mixed = "stream one two --shuffle --world 64 --batch-size 1 --batches 1";
+        sandbox.run(mixed.split(' ').chain(["--filter", args])).exits(0)
+    };
+    let ran = run("cls >= 0").says(&[
+        "the filter reads about 17.2 MiB at every start",
+        "each of 64 ranks does so, 1.1 GiB together",
+        "`forebay pack --filter` makes a data set of them",
+    ]);
+    assert_eq!(ran.err.matches("the filter reads").count(), 1, "{}", ran.err);
+    // Keys are in the index.
+    let ran = run("__key__ >= '0'");
+    assert!(!ran.err.contains("the filter reads"), "{}", ran.err);
+    let alone = sandbox.run(["stream", "one", "--filter", "cls >= 0"]).exits(0);
+    assert!(!alone.err.contains("the filter reads"), "{}", alone.err);
+}
+
+#[test]
+fn members_of_json_that_no_sample_has_are_told() {
+    let sandbox = Sandbox::new();
+    let mut writer = Box::new(WdsWriter::default());
+    let json = Field::new("json", Kind::Json);
+    for index in 0..8 {
+        let (key, text) = (index.to_string(), format!(r#"{{"width": {index}}}"#));
+        let fields = [(&json, text.as_bytes())];
+        let sample = SampleRef {
+            key: &key,
+            fields: &fields,
+        };
+        writer.add(sample).unwrap();
+    }
+    std::fs::write(sandbox.path("a.tar"), writer.finish().unwrap()).unwrap();
+    sandbox
+        .run([
+            "stream",
+            "a.tar",
+            "--filter",
+            "json.width < 4 or json.breadth > 3",
+        ])
+        .exits(0)
+        .says(&["no sample that was looked at has 'json.breadth'"]);
 }
 
 #[test]

@@ -4,10 +4,14 @@
 //! shards -> tables -> pieces (runs of samples, groups of rows) --pruned by statistics--> Reader (fields of the filter only) -> kept numbers -> Selection
 //! ```
 //!
+//! A [`Sieve`] is a filter that is bound to a data set; it knows what judging will read (`cost.rs`) before it reads it.
+//!
 //! Pieces are read and compared side by side and put together in order, so memory is that of a few pieces and of one bit per sample. Samples of other
 //! formats than Parquet are read whole, because their checksum is one of the whole; where a filter looks at nothing but keys, nothing is read.
 //!
 //! A damaged sample cannot be judged. It is kept: whoever streams it meets the damage, and the policy for bad samples.
+
+mod cost;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,8 +27,9 @@ use super::whole;
 use crate::codec::Codec;
 use crate::dataset::{Dataset, Progress};
 use crate::filter::{Bound, Filter, Outline};
+use crate::format::GroupDecoder;
 use crate::order::{BlockRef, Selection};
-use crate::table::{Keys, Layout, Samples, Table};
+use crate::table::{Groups, Keys, Layout, Samples, Table};
 
 /// Samples are read in runs of about so much: a few of them, one per thread, are what filtering takes of memory.
 const PIECE_BYTES: u64 = 8 << 20;
@@ -41,8 +46,18 @@ const ABSENT: Outline<'static> = Outline {
 };
 
 impl Dataset {
-    /// The part of the data set that a filter keeps. It is compared sample by sample, `threads` pieces at a time, as far as they fit into the memory: a shard that is
-    /// compressed as a whole is one piece.
+    /// A filter over this data set that has not read any sample yet. They are compared `threads` pieces at a time, as far as they fit into the memory: a shard
+    /// that is compressed as a whole is one piece.
+    pub async fn sieve(&self, filter: &Filter, threads: usize, memory_bytes_max: u64) -> Result<Sieve> {
+        let judge = Judge::new(self, filter, threads, memory_bytes_max).await?;
+        Ok(Sieve {
+            bytes_about: judge.bytes_about().await?,
+            judge: Arc::new(judge),
+            threads,
+        })
+    }
+
+    /// The part of the data set that a filter keeps, as a [`sieve`](Self::sieve) finds it.
     pub async fn keep(
         &self,
         filter: &Filter,
@@ -50,11 +65,33 @@ impl Dataset {
         memory_bytes_max: u64,
         progress: &Arc<dyn Progress>,
     ) -> Result<Self> {
-        let judge = Arc::new(Judge::new(self, filter, threads, memory_bytes_max).await?);
-        let bytes = self.shards().iter().map(|shard| shard.stored_bytes).sum();
-        progress.planned(self.shards().len() as u64, bytes);
+        let sieve = self.sieve(filter, threads, memory_bytes_max).await?;
+        sieve.keep(progress).await
+    }
+}
+
+/// A filter over a data set, before it has read any sample.
+#[derive(Debug)]
+pub struct Sieve {
+    judge: Arc<Judge>,
+    threads: usize,
+    bytes_about: u64,
+}
+
+impl Sieve {
+    /// About how many bytes [`keep`](Self::keep) reads, of shards that are compressed as a whole as they are stored.
+    pub fn bytes_about(&self) -> u64 {
+        self.bytes_about
+    }
+
+    /// The part of the data set that the filter keeps, compared sample by sample.
+    pub async fn keep(self, progress: &Arc<dyn Progress>) -> Result<Dataset> {
+        let judge = self.judge;
+        let dataset = &judge.dataset;
+        let bytes = dataset.shards().iter().map(|shard| shard.stored_bytes).sum();
+        progress.planned(dataset.shards().len() as u64, bytes);
         let looking = Arc::clone(&judge);
-        let looks = stream::iter(0..self.shards().len()).map(move |shard| {
+        let looks = stream::iter(0..dataset.shards().len()).map(move |shard| {
             let judge = Arc::clone(&looking);
             async move { judge.pieces(shard).await }
         });
@@ -68,17 +105,17 @@ impl Dataset {
                     let judge = Arc::clone(&judge);
                     async move { judge.judge(piece).await }
                 })
-                .try_buffered(threads.max(1))
+                .try_buffered(self.threads.max(1))
         );
-        let (mut gathered, mut ledger) = (Gathered::new(self, progress), Ledger::default());
+        let (mut gathered, mut ledger) = (Gathered::new(dataset, progress), Ledger::default());
         while let Some(judged) = judged.try_next().await? {
             ledger.merge(&judged.ledger);
             gathered.add(&judged);
         }
-        let kept = self.with_selection(gathered.finish(), ledger);
+        let kept = dataset.with_selection(gathered.finish(), ledger);
         let unmet = judge.filter.note_unmet();
         if kept.samples_kept() == 0 {
-            let message = format!("the filter keeps none of {} samples", self.samples_kept());
+            let message = format!("the filter keeps none of {} samples", dataset.samples_kept());
             let error = Error::new(ErrorKind::InvalidInput, "filter", message).with_field("filter");
             return Err(match unmet {
                 Some(unmet) => error.with_hint(unmet),
@@ -169,22 +206,28 @@ impl Judge {
             Layout::Samples(samples) => runs_of(samples),
             Layout::Groups(groups) => {
                 let decoder = self.dataset.decoder(shard).await?;
-                let columns = self.reader.columns(&table);
-                let mut end = 0;
-                let ranges = groups.list.iter().enumerate().map(|(number, group)| {
-                    end += group.samples;
-                    let may_keep = self.filter.may_keep(&|column| match columns.get(column) {
-                        Some(Some(own)) => decoder.outline(number, *own),
-                        _ => ABSENT,
-                    });
-                    (may_keep, end - group.samples..end)
-                });
-                let ranges = ranges.filter_map(|(may_keep, rows)| may_keep.then_some(rows));
-                ranges.collect()
+                let groups = self.groups(&table, groups, &*decoder);
+                groups.into_iter().map(|(_, rows)| rows).collect()
             }
         };
         let ranges = ranges.into_iter().filter(|range| !range.is_empty());
         Ok(ranges.map(|samples| Piece { shard, samples }).collect())
+    }
+
+    /// The groups of a shard that may hold a row that is kept, by their numbers, with their rows.
+    fn groups(&self, table: &Table, groups: &Groups, decoder: &dyn GroupDecoder) -> Vec<(usize, Range<u64>)> {
+        let columns = self.reader.columns(table);
+        let mut end = 0;
+        let groups = groups.list.iter().enumerate().map(|(number, group)| {
+            end += group.samples;
+            let may_keep = self.filter.may_keep(&|column| match columns.get(column) {
+                Some(Some(own)) => decoder.outline(number, *own),
+                _ => ABSENT,
+            });
+            (may_keep, number, end - group.samples..end)
+        });
+        let groups = groups.filter_map(|(may_keep, number, rows)| may_keep.then_some((number, rows)));
+        groups.collect()
     }
 
     async fn judge(&self, piece: Piece) -> Result<Judged> {

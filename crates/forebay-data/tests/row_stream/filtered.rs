@@ -14,6 +14,16 @@ async fn keep(dataset: &Dataset, text: &str) -> Result<Dataset, Error> {
         .await
 }
 
+/// What filtering says that it will read, and what it reads then.
+async fn told_and_read(dataset: &Dataset, text: &str) -> (u64, u64) {
+    let progress: Arc<dyn Progress> = Arc::new(Silent);
+    let filter = Filter::parse(text).unwrap();
+    let sieve = dataset.sieve(&filter, 2, 64 << 20).await.unwrap();
+    let told = sieve.bytes_about();
+    let kept = sieve.keep(&progress).await.unwrap();
+    (told, kept.filter_ledger().unwrap().bytes())
+}
+
 /// Numbers that `text` should keep.
 fn wanted() -> Vec<u32> {
     let total = SIZES.iter().sum();
@@ -93,6 +103,23 @@ async fn only_columns_and_groups_that_matter_are_read() {
     assert!(error.to_string().contains("keeps none of 221 samples"), "{error}");
     let error = keep(&dataset, "sizes > 1000").await.unwrap_err();
     assert!(error.hint().unwrap().contains("number"), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_will_be_read_is_known_before() {
+    let (rows, store) = written(&SIZES).await;
+    // Reads are wider than what is asked for: they begin and end at multiples of 4 KiB.
+    let (told, read) = told_and_read(&rows, "number != 7").await;
+    assert_eq!(told, chunk_bytes(&rows, &store, "number").await);
+    assert!(told <= read, "{told} and {read}");
+    let (narrow, _) = told_and_read(&rows, "number = 7").await;
+    assert!(0 < narrow && narrow * 5 < told, "{narrow} of {told}");
+    let (samples, _) = tars(20).await;
+    let stored: u64 = samples.shards().iter().map(|shard| shard.stored_bytes).sum();
+    let (told, read) = told_and_read(&samples, "cls >= 7").await;
+    assert_eq!(told, stored, "samples are checked whole");
+    assert!(told - read < 20_000, "{told} and {read}");
+    assert_eq!(told_and_read(&samples, "__key__ > 'k003'").await, (0, 0));
 }
 
 /// A tar with samples of JSON, a class and many bytes.

@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay_core::env::{self, EnvVar};
 use forebay_core::{ByteSize, Error, ErrorKind, Key, Location, Result, Seed};
 use forebay_data::Dataset;
-use forebay_data::dataset::{OpenOptions, Place, Progress, Save, manifest_for_each, note_unindexed};
+use forebay_data::dataset::{
+    OpenOptions, Place, Progress, Save, manifest_for_each, note_filtered, note_unindexed,
+};
 use forebay_data::filter::Filter;
-use forebay_data::loader::{Decode, Sources, StreamSpec};
+use forebay_data::loader::{Decode, Sieve, Sources, StreamSpec};
 use forebay_data::manifest::FormatSpec;
 use forebay_data::order::{Last, OrderSpec};
 use forebay_io::PinHook;
@@ -120,7 +122,6 @@ impl Options {
     }
 
     pub(super) async fn open(self, process: &'static Process) -> Result<(Sources, StreamSpec)> {
-        let mut datasets = Vec::with_capacity(self.urls.len());
         let mut named = self.urls.iter().chain(self.manifests.iter().flatten());
         if process.is_forked()
             && let Some(url) = named.find(|url| url.starts_with("mem:"))
@@ -130,10 +131,7 @@ impl Options {
         }
         let context = self.choices.context(process.context());
         let places = Place::find_all(&self.urls, self.weights.is_some(), &self.base, &context).await?;
-        let manifests = manifest_for_each(&self.manifests, places.len())?;
-        for (place, manifest) in places.into_iter().zip(&manifests) {
-            datasets.push(self.open_one(place, manifest.as_deref(), &context).await?);
-        }
+        let mut datasets = self.open_all(places, &context).await?;
         let sources = match (datasets.pop(), self.weights) {
             (Some(alone), None) if datasets.is_empty() => alone.into(),
             (last, weights) => {
@@ -145,6 +143,34 @@ impl Options {
             }
         };
         Ok((sources, self.spec))
+    }
+
+    /// All data sets, filtered; notes first what that takes.
+    async fn open_all(&self, places: Vec<Place>, context: &Context) -> Result<Vec<Dataset>> {
+        let manifests = manifest_for_each(&self.manifests, places.len())?;
+        let mut datasets = Vec::with_capacity(places.len());
+        let mut sieves = Vec::with_capacity(places.len());
+        for (place, manifest) in places.into_iter().zip(&manifests) {
+            let dataset = self.open_one(place, manifest.as_deref(), context).await?;
+            if let Some(filter) = &self.filter {
+                let (threads, memory_bytes_max) = (self.spec.threads, self.spec.memory_bytes_max);
+                sieves.push(dataset.sieve(filter, threads, memory_bytes_max).await?);
+            }
+            datasets.push(dataset);
+        }
+        if self.filter.is_none() {
+            return Ok(datasets);
+        }
+        let bytes = sieves.iter().map(Sieve::bytes_about).fold(0, u64::saturating_add);
+        if let Some(note) = note_filtered(bytes, self.spec.order.world) {
+            self.notes.add(note);
+        }
+        let progress: Arc<dyn Progress> = Arc::new(Filtering(self.notes.clone()));
+        let mut kept = Vec::with_capacity(sieves.len());
+        for sieve in sieves {
+            kept.push(sieve.keep(&progress).await?);
+        }
+        Ok(kept)
     }
 
     async fn open_one(&self, place: Place, manifest: Option<&str>, context: &Context) -> Result<Dataset> {
@@ -163,15 +189,7 @@ impl Options {
             ..OpenOptions::default()
         };
         let options = options.with_manifest_at(self.manifest_at(manifest, context).await?);
-        let dataset = Dataset::open(store, context, &options).await?;
-        match &self.filter {
-            Some(filter) => {
-                let progress: Arc<dyn Progress> = Arc::new(Filtering(self.notes.clone()));
-                let (threads, memory_bytes_max) = (self.spec.threads, self.spec.memory_bytes_max);
-                dataset.keep(filter, threads, memory_bytes_max, &progress).await
-            }
-            None => Ok(dataset),
-        }
+        Dataset::open(store, context, &options).await
     }
 
     /// A manifest that is not beside its shards, behind the cache as it would be there.

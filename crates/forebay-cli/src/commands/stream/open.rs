@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Key, Location, Result};
 use forebay_data::Dataset;
-use forebay_data::dataset::{OpenOptions, Place, Progress, Save, manifest_for_each, note_unindexed};
+use forebay_data::dataset::{
+    OpenOptions, Place, Progress, Save, manifest_for_each, note_filtered, note_unindexed,
+};
 use forebay_data::filter::Filter;
-use forebay_data::loader::{Sources, StreamSpec};
+use forebay_data::loader::{Sieve, Sources, StreamSpec};
 use forebay_store::cache::Mode;
 use forebay_store::{Context, Store};
 
@@ -52,9 +54,16 @@ impl<'a> Opening<'a> {
             .collect();
         let manifests = manifest_for_each(&named, places.len())?;
         let mut datasets = Vec::with_capacity(places.len());
+        let mut sieves = Vec::with_capacity(places.len());
         for (place, manifest) in places.into_iter().zip(manifests) {
             let dataset = self.dataset(place, manifest).await?;
-            datasets.push(self.filtered(dataset, filter, spec).await?);
+            if let Some(filter) = filter {
+                sieves.push(dataset.sieve(filter, spec.threads, spec.memory_bytes_max).await?);
+            }
+            datasets.push(dataset);
+        }
+        if filter.is_some() {
+            datasets = self.filtered(sieves).await?;
         }
         let weights = (!self.args.weights.is_empty()).then(|| self.args.weights.clone());
         let sources = match datasets.pop() {
@@ -118,28 +127,26 @@ impl<'a> Opening<'a> {
         Ok(store)
     }
 
-    /// The part of the data set that was asked for.
-    async fn filtered(
-        &self,
-        dataset: Dataset,
-        filter: Option<&Filter>,
-        spec: &StreamSpec,
-    ) -> Result<Dataset> {
-        let Some(filter) = filter else {
-            return Ok(dataset);
-        };
+    /// The parts of the data sets that were asked for; says first what finding them takes.
+    async fn filtered(&self, sieves: Vec<Sieve>) -> Result<Vec<Dataset>> {
+        let bytes = sieves.iter().map(Sieve::bytes_about).fold(0, u64::saturating_add);
+        if let Some(note) = note_filtered(bytes, self.args.world) {
+            self.bar.suspend(|printer| printer.say(note));
+        }
         let progress: Arc<dyn Progress> = Arc::new(StageBar(self.bar.clone(), "filtering"));
-        let kept = dataset
-            .keep(filter, spec.threads, spec.memory_bytes_max, &progress)
-            .await?;
-        self.bar.suspend(|printer| {
-            printer.say(format_args!(
-                "the filter keeps {} of {} samples",
-                kept.samples_kept(),
-                kept.samples()
-            ));
-        });
-        Ok(kept)
+        let mut datasets = Vec::with_capacity(sieves.len());
+        for sieve in sieves {
+            let kept = sieve.keep(&progress).await?;
+            self.bar.suspend(|printer| {
+                printer.say(format_args!(
+                    "the filter keeps {} of {} samples",
+                    kept.samples_kept(),
+                    kept.samples()
+                ));
+            });
+            datasets.push(kept);
+        }
+        Ok(datasets)
     }
 }
 
@@ -148,6 +155,10 @@ impl<'a> Opening<'a> {
 struct StageBar(Bar, &'static str);
 
 impl Progress for StageBar {
+    fn noted(&self, note: &str) {
+        self.0.suspend(|printer| printer.say(note));
+    }
+
     fn planned(&self, _shards: u64, bytes: u64) {
         self.0.stage(self.1, bytes);
     }
@@ -168,12 +179,12 @@ struct Indexing {
 
 impl Progress for Indexing {
     fn noted(&self, note: &str) {
-        self.bar.0.suspend(|printer| printer.say(note));
+        self.bar.noted(note);
     }
 
     fn planned(&self, shards: u64, bytes: u64) {
         let note = note_unindexed(&self.location, (shards, bytes), self.world, self.is_saved);
-        self.bar.0.suspend(|printer| printer.say(note));
+        self.bar.noted(&note);
         self.bar.planned(shards, bytes);
     }
 

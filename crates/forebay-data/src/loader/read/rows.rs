@@ -110,7 +110,7 @@ impl Reader {
     }
 
     /// Columns of a shard that are wanted.
-    pub(super) fn own_columns(&self, table: &Table) -> Arc<[usize]> {
+    pub(in crate::loader) fn own_columns(&self, table: &Table) -> Arc<[usize]> {
         let columns = self.columns(table);
         let wanted = self.fields.iter().filter_map(|field| *columns.get(*field)?);
         let mut wanted: Vec<usize> = wanted.collect();
