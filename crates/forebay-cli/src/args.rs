@@ -307,7 +307,7 @@ pub(crate) struct StreamArgs {
     /// The index, where it is not _forebay.fbi beside the shards. Of several data sets all have one or none: repeat it, in their order
     #[arg(long, value_name = "URL")]
     pub(crate) manifest: Vec<OsString>,
-    /// Write a trace of reading, checking, collating and waiting, for Chrome or Perfetto
+    /// Write a trace of reading, checking, collating and waiting, for Chrome or Perfetto; of rank 3 of several to NAME-00003.json
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<OsString>,
     /// Write the keys of the samples to stdout, in order

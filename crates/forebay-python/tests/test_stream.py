@@ -297,6 +297,28 @@ def test_traces_say_what_was_done_when(data: Path, tmp_path: Path) -> None:
     assert all(event["dur"] >= 0 for event in spans)
 
 
+def test_traces_of_ranks_and_of_later_streams_are_files_of_their_own(data: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4, "trace": tmp_path / "trace.json"}
+    for rank in range(2):
+        with forebay.stream(data, rank=rank, world=2, **options) as stream:
+            sum(1 for _ in stream)
+    with forebay.stream(data, **options) as stream:
+        next(stream)
+        state = stream.state_dict()
+        stream.load_state_dict(state)
+        assert sum(1 for _ in stream) == 11
+    with forebay.stream(data, **options) as stream:
+        stream.load_state_dict(state)
+        assert sum(1 for _ in stream) == 11
+    found = sorted(path.name for path in tmp_path.glob("trace*"))
+    assert found == ["trace-00000.json", "trace-00001.json", "trace.2.json", "trace.json"]
+    waits = {
+        name: sum(event.get("cat") == "consumer waits" for event in json.loads((tmp_path / name).read_text()))
+        for name in found
+    }
+    assert waits == {"trace-00000.json": 6, "trace-00001.json": 6, "trace.2.json": 11, "trace.json": 12}
+
+
 def test_filters_keep_some_samples(data: Path) -> None:
     options: dict[str, Any] = {"batch_size": 5, "filter": "cls < 10 and json.shard != 2"}
     with forebay.stream(data, **options) as stream:

@@ -27,7 +27,7 @@ impl Record {
     /// Of a stream that has not begun.
     pub fn new(sources: &Sources, spec: &StreamSpec) -> Result<Self> {
         let tracer = spec.trace.as_deref();
-        let tracer = tracer.map(|path| Tracer::create(path, spec.order.rank));
+        let tracer = tracer.map(|path| Tracer::create(path, &spec.order));
         Ok(Self {
             sources: sources.clone(),
             totals: Arc::new(Totals::new(tracer.transpose()?)),

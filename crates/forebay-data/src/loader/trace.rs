@@ -2,7 +2,12 @@
 //!
 //! One event for each stage, in rows of its own: reading and checking of blocks, queueing and collating of batches, waiting of the consumer. The file is
 //! an array of events that is written as they happen; viewers read it also when its end is missing, so a run that was killed leaves a trace too.
+//!
+//! Each stream has a file of its own: `NAME.json`; of one rank among several `NAME-00003.json`, by its number; and `NAME.2.json` or `NAME-00003.2.json` of the second
+//! one that this process opens under that name. What earlier processes left is written over.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -13,6 +18,7 @@ use forebay_core::{Error, Result};
 use serde_json::{Value, json};
 
 use super::stalls::Stations;
+use crate::order::OrderSpec;
 
 /// Events of one trace: about 200 MB of text, more than viewers like to open.
 const EVENTS_MAX: u64 = 1_000_000;
@@ -22,6 +28,9 @@ const CLOSING: &[u8] = b"\n]\n";
 
 /// The rows, each with its name in the viewer.
 const ROWS: [&str; 5] = ["read", "check", "queue", "collate", "consumer waits"];
+
+/// How many traces this process has begun under each name.
+static BEGUN: Mutex<BTreeMap<PathBuf, u32>> = Mutex::new(BTreeMap::new());
 
 /// Writes events.
 #[derive(Debug)]
@@ -70,10 +79,12 @@ struct Event {
 }
 
 impl Tracer {
-    pub(super) fn create(path: &Path, rank: u32) -> Result<Self> {
-        let file = File::create(path).map_err(|error| failed(error, path))?;
+    /// Begin a trace in a file of its own; `path` is the name that all ranks and all streams were given.
+    pub(super) fn create(path: &Path, order: &OrderSpec) -> Result<Self> {
+        let (path, file) = begin(path, order)?;
+        let rank = order.rank;
         let tracer = Self {
-            path: path.to_owned(),
+            path,
             rank,
             out: Mutex::new(Out {
                 file: BufWriter::new(file),
@@ -170,6 +181,93 @@ impl Drop for Tracer {
     }
 }
 
+/// The file of the next stream of this rank.
+fn begin(path: &Path, order: &OrderSpec) -> Result<(PathBuf, File)> {
+    let path = match order.world {
+        0 | 1 => path.to_owned(),
+        _ => with_suffix(path, &format!("-{:05}", order.rank)),
+    };
+    // The same file by whatever path it was named.
+    let name = std::path::absolute(&path).map_err(|error| failed(error, &path))?;
+    let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = begun.get(&name).map_or(1, |count| count.saturating_add(1));
+    let path = match number {
+        1 => path,
+        _ => with_suffix(&path, &format!(".{number}")),
+    };
+    let file = File::create(&path).map_err(|error| failed(error, &path))?;
+    begun.insert(name, number);
+    Ok((path, file))
+}
+
+/// `trace.json` with `-00003` is `trace-00003.json`.
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_stem().map(OsString::from).unwrap_or_default();
+    name.push(suffix);
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
 fn failed(error: std::io::Error, path: &Path) -> Error {
     Error::from_io("write trace", error).at(path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(rank: u32, world: u32) -> OrderSpec {
+        OrderSpec {
+            rank,
+            world,
+            ..OrderSpec::default()
+        }
+    }
+
+    fn events(path: &Path) -> usize {
+        let text = std::fs::read_to_string(path).unwrap();
+        serde_json::from_str::<Vec<Value>>(&text).unwrap().len()
+    }
+
+    #[test]
+    fn every_stream_has_a_file_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("trace.json");
+        for (rank, world) in [(0, 1), (0, 2), (1, 2), (0, 1), (1, 2), (1, 2)] {
+            let tracer = Tracer::create(&path, &order(rank, world)).unwrap();
+            tracer.write(&Value::Null);
+        }
+        let mut names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+        names.sort_by_key(|entry| entry.as_ref().unwrap().file_name());
+        let names = names.iter().map(|entry| entry.as_ref().unwrap().path());
+        let told: Vec<(String, usize)> = names
+            .map(|path| {
+                let name = path.file_name().unwrap().to_string_lossy().into_owned();
+                (name, events(&path))
+            })
+            .collect();
+        let whole = ROWS.len() + 2;
+        let expected = [
+            "trace-00000.json",
+            "trace-00001.2.json",
+            "trace-00001.3.json",
+            "trace-00001.json",
+            "trace.2.json",
+            "trace.json",
+        ];
+        assert_eq!(told, expected.map(|name| (name.to_owned(), whole)));
+    }
+
+    #[test]
+    fn a_trace_that_could_not_be_begun_takes_no_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("later/trace");
+        assert!(Tracer::create(&path, &order(3, 8)).is_err());
+        std::fs::create_dir(dir.path().join("later")).unwrap();
+        drop(Tracer::create(&path, &order(3, 8)).unwrap());
+        assert!(events(&dir.path().join("later/trace-00003")) > 0);
+    }
 }
