@@ -127,7 +127,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Ckpt(CkptCommand),
     /// Drain a data set as training does: rate, cost, and what was waited for
-    Stream(StreamArgs),
+    Stream(Box<StreamArgs>),
     /// Write a data set anew as shards of another format, from any format that can be read
     Pack(Box<PackArgs>),
     /// Write the manifest of a data set: shards, SHA-256, where every sample is, with its checksum
@@ -304,7 +304,7 @@ pub(crate) struct StreamArgs {
     /// Where there is no index yet, keep the one that is made: beside the shards, or where --manifest says
     #[arg(long)]
     pub(crate) save_index: bool,
-    /// The index, where it is not _forebay.fbi beside the shards. Of several data sets all have one or none: repeat it, in their order
+    /// The index, where it is not _forebay.fbi beside the shards; with several data sets once for each, in their order
     #[arg(long, value_name = "URL")]
     pub(crate) manifest: Vec<OsString>,
     /// Write a trace of reading, checking, collating and waiting, for Chrome or Perfetto; of rank 3 of several to NAME-00003.json

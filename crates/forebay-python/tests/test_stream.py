@@ -298,7 +298,8 @@ def test_traces_say_what_was_done_when(data: Path, tmp_path: Path) -> None:
 
 
 def test_traces_of_ranks_and_of_later_streams_are_files_of_their_own(data: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4, "trace": tmp_path / "trace.json"}
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4}
+    options["trace"] = tmp_path / "trace.json"
     for rank in range(2):
         with forebay.stream(data, rank=rank, world=2, **options) as stream:
             sum(1 for _ in stream)

@@ -32,7 +32,7 @@ def quietly(*url: Any, **options: Any) -> forebay.Stream:
 def test_an_index_elsewhere_is_made_and_used(data: Path, tmp_path: Path) -> None:
     before = sorted(data.iterdir())
     manifest = tmp_path / "kept" / "x.fbi"
-    with pytest.raises(forebay.NotFoundError, match="x.fbi") as missing:
+    with pytest.raises(forebay.NotFoundError, match=r"x\.fbi") as missing:
         forebay.stream(data, batch_size=10, manifest=manifest)
     assert "forebay index -o" in str(missing.value.hint)
     with pytest.warns(UserWarning, match="no index here: reading 4 shards"):
@@ -41,7 +41,7 @@ def test_an_index_elsewhere_is_made_and_used(data: Path, tmp_path: Path) -> None
     assert sorted(data.iterdir()) == before
     with quietly(data, batch_size=10, manifest=manifest) as stream:
         assert names(stream) == keys()
-        assert "unverified" not in stream.report()
+        assert stream.report()["unverified"] is None
     quietly(data, batch_size=10, manifest=str(manifest), save_index=True).close()
     shards = sorted(data.glob("*.tar"))
     assert quietly(shards, batch_size=10, manifest=[manifest]).samples == len(keys())

@@ -114,7 +114,7 @@ def test_a_filter_that_reads_much_is_warned_of_once(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         forebay.stream(both, filter="cls >= 0", **options).close()
     assert [str(one.message).partition(" at every start")[0] for one in told] == [
-        "the filter reads about 17.2 MiB"
+        "the filter reads about 17.3 MiB"
     ]
     assert "each of 64 ranks does so, 1.1 GiB together; `forebay pack --filter`" in str(told[0].message)
     assert told[0].filename == __file__

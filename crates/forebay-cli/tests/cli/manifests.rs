@@ -39,7 +39,7 @@ fn a_data_set_that_may_only_be_read_is_streamed_by_its_index_elsewhere() {
     // Who saves beside the shards is told where else it can be.
     sandbox.run(["stream", "data", "--save-index"]).exits(2).says(&[
         "permission denied",
-        "hint: keep it elsewhere: forebay index -o URL",
+        "or keep it elsewhere: forebay index -o URL",
         "--manifest URL",
     ]);
     mode(&sandbox, "data", 0o755);

@@ -159,7 +159,7 @@ fn a_filter_that_reads_much_says_so_once() {
         sandbox.run(mixed.split(' ').chain(["--filter", args])).exits(0)
     };
     let ran = run("cls >= 0").says(&[
-        "the filter reads about 17.2 MiB at every start",
+        "the filter reads about 17.3 MiB at every start",
         "each of 64 ranks does so, 1.1 GiB together",
         "`forebay pack --filter` makes a data set of them",
     ]);

@@ -282,13 +282,13 @@ impl Outgoing {
 
 /// A place that may only be read is no reason to go without a manifest.
 fn elsewhere(error: Error) -> Error {
-    let is_refused = matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnly);
-    if is_refused && error.hint().is_none() {
-        return error.with_hint(
-            "keep it elsewhere: forebay index -o URL; whatever reads the data set takes it by --manifest URL",
-        );
+    if !matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnly) {
+        return error;
     }
-    error
+    let first = error.hint().map_or(String::new(), |hint| format!("{hint}; or "));
+    error.with_hint(format!(
+        "{first}keep it elsewhere: forebay index -o URL, and --manifest URL for whatever reads the data set"
+    ))
 }
 
 fn too_large() -> Error {

@@ -353,7 +353,8 @@ def stream(
             ``forebay index -o`` writes it; of several data sets a list of one for each, None for one that has
             its own beside its shards
         trace: file for a trace of the pipeline, for Chrome or Perfetto: ``NAME.json``, of rank 3 of several
-            ``NAME-00003.json``, and ``NAME.2.json`` of the second stream that this process opens under the name
+            ``NAME-00003.json``, and of the second stream that this process opens under the name
+            ``NAME.2.json``
         pin: functions that pin and unpin the memory of batches, each called with an address and a size;
             ``StreamLoader`` with a CUDA ``device`` gives those of CUDA. Its ``pin_memory`` without a device
             does not: it copies each batch to pinned memory of torch's own

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn at(store: &Arc<dyn Store>) -> Option<(Arc<dyn Store>, Key)> {
-    Some((Arc::clone(store), key("x.fbi")))
+fn at(store: &Arc<dyn Store>) -> (Arc<dyn Store>, Key) {
+    (Arc::clone(store), key("x.fbi"))
 }
 
 fn elsewhere() -> Arc<dyn Store> {
@@ -18,14 +18,14 @@ async fn shards_are_not_read_to_open_a_data_set_whose_manifest_is_elsewhere() {
         let made = Dataset::open(
             Arc::clone(&store),
             &context,
-            &saving().with_manifest_at(at(&place)),
+            &saving().with_manifest_at(Some(at(&place))),
         )
         .await
         .unwrap();
         assert_eq!(names(&*store).await, before, "nothing is written to the data");
         let counted = Counted::new(Arc::clone(&store));
         for options in [OpenOptions::default(), saving()] {
-            let options = options.with_manifest_at(at(&place));
+            let options = options.with_manifest_at(Some(at(&place)));
             let data: Arc<dyn Store> = Arc::new(counted.clone());
             let opened = Dataset::open(data, &context, &options).await.unwrap();
             assert_eq!(opened.manifest().fingerprint(), made.manifest().fingerprint());
@@ -40,7 +40,7 @@ async fn shards_are_not_read_to_open_a_data_set_whose_manifest_is_elsewhere() {
 async fn a_manifest_that_is_named_is_there_or_all_shards_are_not_read_instead() {
     everywhere(|store, context| async move {
         let counted = Counted::new(Arc::clone(&store));
-        let options = OpenOptions::default().with_manifest_at(at(&elsewhere()));
+        let options = OpenOptions::default().with_manifest_at(Some(at(&elsewhere())));
         let error = Dataset::open(Arc::new(counted.clone()), &context, &options)
             .await
             .unwrap_err();
