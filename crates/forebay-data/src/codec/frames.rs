@@ -11,7 +11,6 @@
 //! lie behind each other in the order of their items, as their writer puts them; a file could say otherwise and is refused.
 
 use super::frame::Frame;
-use super::items::put;
 use super::snappy::Progress;
 use crate::format::ROWS_MAX;
 
@@ -212,4 +211,13 @@ impl Frames {
         }
         Ok((ran.taken, ran.given))
     }
+}
+
+/// Write a number where there is room for it. Everything in front of the frames comes in fours, so that a buffer of many of them never ends within one.
+fn put(room: &mut [u8], number: u32) -> usize {
+    let Some(room) = room.first_chunk_mut() else {
+        return 0;
+    };
+    *room = number.to_le_bytes();
+    WORD_BYTES
 }

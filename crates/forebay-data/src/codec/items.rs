@@ -23,8 +23,9 @@ pub(super) struct Items {
     offsets: Vec<u32>,
     item: usize,
     frame: Frame,
-    /// Length of the item that is complete, where it is still to be given.
-    len: u32,
+    /// A number that is to be given, and how many of its bytes were.
+    owed: [u8; WORD_BYTES],
+    owed_given: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +33,6 @@ enum Phase {
     Count,
     Offsets,
     Item,
-    Length,
     End,
 }
 
@@ -45,7 +45,8 @@ impl Items {
             offsets: Vec::new(),
             item: 0,
             frame: Frame::new()?,
-            len: 0,
+            owed: [0; WORD_BYTES],
+            owed_given: WORD_BYTES,
         })
     }
 
@@ -55,14 +56,11 @@ impl Items {
         loop {
             let rest = stored.get(consumed..).unwrap_or_default();
             let room = output.get_mut(produced..).unwrap_or_default();
-            if room.len() < WORD_BYTES && self.phase != Phase::Item {
-                break;
-            }
             let (taken, given) = match self.phase {
-                Phase::Count => self.take_count(rest, room)?,
+                _ if self.owes() => (0, self.give(room)),
+                Phase::Count => (self.take_count(rest)?, 0),
                 Phase::Offsets => (self.take_offset(rest)?, 0),
                 Phase::Item => self.item(rest, room)?,
-                Phase::Length => (0, self.length(room)),
                 Phase::End => (0, 0),
             };
             consumed += taken;
@@ -74,8 +72,27 @@ impl Items {
         Ok(Progress {
             consumed,
             produced,
-            is_end: self.phase == Phase::End,
+            is_end: self.phase == Phase::End && !self.owes(),
         })
+    }
+
+    fn owe(&mut self, number: u32) {
+        (self.owed, self.owed_given) = (number.to_le_bytes(), 0);
+    }
+
+    fn owes(&self) -> bool {
+        self.owed_given < WORD_BYTES
+    }
+
+    /// Give what there is room for of a number: the room may end within it.
+    fn give(&mut self, room: &mut [u8]) -> usize {
+        let left = self.owed.get(self.owed_given..).unwrap_or_default();
+        let given = left.len().min(room.len());
+        if let (Some(room), Some(left)) = (room.get_mut(..given), left.get(..given)) {
+            room.copy_from_slice(left);
+        }
+        self.owed_given += given;
+        given
     }
 
     /// The next number, when its bytes are complete.
@@ -90,16 +107,17 @@ impl Items {
         (taken, word)
     }
 
-    fn take_count(&mut self, stored: &[u8], room: &mut [u8]) -> Result<(usize, usize), &'static str> {
+    fn take_count(&mut self, stored: &[u8]) -> Result<usize, &'static str> {
         let (taken, Some(items)) = self.word(stored) else {
-            return Ok((stored.len(), 0));
+            return Ok(stored.len());
         };
         if items == 0 || items > ROWS_MAX {
             return Err("no chunk has that many items");
         }
         self.count = items;
+        self.owe(items);
         self.phase = Phase::Offsets;
-        Ok((taken, put(room, items)))
+        Ok(taken)
     }
 
     fn take_offset(&mut self, stored: &[u8]) -> Result<usize, &'static str> {
@@ -128,28 +146,12 @@ impl Items {
         };
         let ran = self.frame.run(end - start, u32::MAX, stored, room)?;
         if let Some(len) = ran.raw_bytes {
-            self.len = len;
-            self.phase = Phase::Length;
+            self.owe(len);
+            self.item += 1;
+            if self.item == self.count as usize {
+                self.phase = Phase::End;
+            }
         }
         Ok((ran.taken, ran.given))
     }
-
-    fn length(&mut self, room: &mut [u8]) -> usize {
-        self.item += 1;
-        self.phase = if self.item == self.count as usize {
-            Phase::End
-        } else {
-            Phase::Item
-        };
-        put(room, self.len)
-    }
-}
-
-/// Write a number where there is room for it.
-pub(super) fn put(room: &mut [u8], number: u32) -> usize {
-    let Some(room) = room.first_chunk_mut() else {
-        return 0;
-    };
-    *room = number.to_le_bytes();
-    WORD_BYTES
 }

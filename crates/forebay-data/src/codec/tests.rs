@@ -159,3 +159,41 @@ fn the_codec_is_known_by_name_or_by_its_first_bytes() {
     assert_eq!(of("chunk-0-0.bin", b"LDFZ01\0\0\x01"), Codec::LitdataFrames);
     assert_eq!(of("a.tar", b"something"), Codec::None);
 }
+
+/// A LitData chunk of these items, each compressed by itself, and what it becomes.
+fn compressed_items(items: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
+    let count = (items.len() as u32).to_le_bytes();
+    let (mut offsets, mut frames, mut raw) = (Vec::new(), Vec::new(), count.to_vec());
+    let start = 4 * (items.len() + 2);
+    for item in items {
+        offsets.extend(((start + frames.len()) as u32).to_le_bytes());
+        frames.extend(zstd::encode_all(*item, 1).unwrap());
+        raw.extend_from_slice(item);
+        raw.extend((item.len() as u32).to_le_bytes());
+    }
+    offsets.extend(((start + frames.len()) as u32).to_le_bytes());
+    ([&count[..], &offsets, &frames].concat(), raw)
+}
+
+#[test]
+fn items_may_end_anywhere_in_the_memory_for_what_is_given_out() {
+    let mut state = 1u64;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    })
+    .take(OUTPUT_BYTES + 10)
+    .collect();
+    for len in OUTPUT_BYTES - 14..=OUTPUT_BYTES + 6 {
+        let (first, second) = noise[..len].split_at(100_000);
+        for items in [&[&noise[..len]][..], &[first, second], &[&noise[..len], first]] {
+            let (stored, raw) = compressed_items(items);
+            for step in [1000, 70_001, usize::MAX] {
+                assert!(
+                    decode(Codec::LitdataItems, &stored, step).unwrap() == raw,
+                    "{len} {step}"
+                );
+            }
+        }
+    }
+}
