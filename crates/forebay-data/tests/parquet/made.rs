@@ -11,9 +11,12 @@ use forebay_data::format::scan_bytes;
 use forebay_data::{Block, Dtype, Kind};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding};
-use parquet::data_type::{ByteArray, ByteArrayType, FixedLenByteArray, FixedLenByteArrayType, Int32Type};
+use parquet::data_type::{
+    ByteArray, ByteArrayType, DataType, DoubleType, FixedLenByteArray, FixedLenByteArrayType, Int32Type,
+    Int64Type, Int96Type,
+};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
-use parquet::file::writer::SerializedFileWriter;
+use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::parser::parse_message_type;
 
 use crate::common::file_bytes;
@@ -189,6 +192,47 @@ fn deltas_of_more_values_than_a_page_has_are_refused() {
             let error = decode(&bomb.into()).unwrap_err();
             assert!(error.to_string().contains("300 values speaks of"), "{error}");
         }
+    }
+}
+
+#[test]
+fn dictionaries_of_more_values_than_their_bytes_hold_are_refused() {
+    fn write<T: DataType>(writer: &mut SerializedColumnWriter<'_>, value: impl Fn(i32) -> T::T) {
+        let values: Vec<T::T> = (0..300).map(value).collect();
+        writer.typed::<T>().write_batch(&values, None, None).unwrap();
+    }
+    type Write = fn(&mut SerializedColumnWriter<'_>);
+    let types: [(&str, Write); 5] = [
+        ("int32", |writer| write::<Int32Type>(writer, |row| row)),
+        ("int64", |writer| write::<Int64Type>(writer, i64::from)),
+        ("double", |writer| write::<DoubleType>(writer, f64::from)),
+        ("int96", |writer| {
+            write::<Int96Type>(writer, |row| vec![row as u32, 0, 0].into());
+        }),
+        ("binary", |writer| {
+            write::<ByteArrayType>(writer, |row| ByteArray::from(format!("v{row}").as_str()));
+        }),
+    ];
+    for (name, write) in types {
+        let mut writer = writer(&format!("message m {{ required {name} x; }}"));
+        let mut group = writer.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        write(&mut column);
+        column.close().unwrap();
+        group.close().unwrap();
+        let bytes = writer.into_inner().unwrap();
+        assert_eq!(decode(&bytes.clone().into()).unwrap().len(), 300, "{name}");
+        // The struct of a dictionary page, which begins with its 300 values: the library would make room for as many as stand there.
+        let header = [0x4c, 0x15, 0xd8, 0x04];
+        let found = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(&header));
+        let [at] = found.collect::<Vec<_>>()[..] else {
+            panic!("{name}")
+        };
+        let mut bomb = bytes;
+        bomb[at + 3] = 0x7f;
+        let error = decode(&bomb.into()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains("speaks of 8172 values"), "{error}");
     }
 }
 

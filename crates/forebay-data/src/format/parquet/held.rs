@@ -1,7 +1,8 @@
 //! A row group whose bytes are in memory, as the library asks for it: page by page, each looked at once more when it is decompressed.
 //!
 //! Two encodings say within a page how many values it has, and the library makes room for as many before it reads the first: deltas of lengths (`DELTA_LENGTH_BYTE_ARRAY`), and of
-//! beginnings and lengths (`DELTA_BYTE_ARRAY`). Memory that is not there ends the process, so these numbers are compared with the header of the page first.
+//! beginnings and lengths (`DELTA_BYTE_ARRAY`). Of a dictionary, the header says how many values it has, and room is made for as many. Memory that is not there ends the process, so these numbers
+//! are compared first: those of deltas with the header of the page, which was compared with the footer, and those of a dictionary with the bytes that it has.
 
 use std::iter;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use bytes::buf::Reader as BytesReader;
 use bytes::{Buf as _, Bytes};
 use parquet::arrow::arrow_reader::RowGroups;
-use parquet::basic::Encoding;
+use parquet::basic::{Encoding, Type};
 use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
@@ -76,6 +77,7 @@ impl RowGroups for HeldGroup<'_> {
         let pages = Pages {
             inner: SerializedPageReader::new(Arc::clone(&self.held), chunk, self.rows, None)?,
             levels_max: [descr.max_rep_level(), descr.max_def_level()],
+            value_bits: value_bits(descr.physical_type(), descr.type_length()),
         };
         Ok(Box::new(OneChunk(Some(pages))))
     }
@@ -107,6 +109,8 @@ struct Pages {
     inner: SerializedPageReader<Held>,
     /// Of repetitions, and of definitions.
     levels_max: [i16; 2],
+    /// Fewest bits that a value takes as it is.
+    value_bits: u64,
 }
 
 impl Iterator for Pages {
@@ -140,7 +144,11 @@ impl PageReader for Pages {
     }
 
     fn take_deferred_dictionary(&mut self) -> Result<Option<Page>> {
-        self.inner.take_deferred_dictionary()
+        let page = self.inner.take_deferred_dictionary()?;
+        if let Some(page) = &page {
+            self.check(page)?;
+        }
+        Ok(page)
     }
 
     fn at_record_boundary(&mut self) -> Result<bool> {
@@ -157,7 +165,7 @@ impl Pages {
             | Page::DataPageV2 {
                 encoding, num_values, ..
             } => (*encoding, u64::from(*num_values)),
-            Page::DictionaryPage { .. } => return Ok(()),
+            Page::DictionaryPage { buf, num_values, .. } => return self.check_dictionary(buf, *num_values),
         };
         let lists = match encoding {
             Encoding::DELTA_LENGTH_BYTE_ARRAY => 1,
@@ -169,6 +177,15 @@ impl Pages {
             rest = behind_deltas(rest, values)?;
         }
         Ok(())
+    }
+
+    fn check_dictionary(&self, bytes: &[u8], values: u32) -> Result<()> {
+        let bits = u64::from(values).saturating_mul(self.value_bits);
+        if bits.div_ceil(8) <= bytes.len() as u64 {
+            return Ok(());
+        }
+        let message = format!("a dictionary of {} bytes speaks of {values} values", bytes.len());
+        Err(ParquetError::General(message))
     }
 
     /// What stands in a data page behind its levels.
@@ -211,6 +228,17 @@ impl Pages {
             }
             Page::DictionaryPage { buf, .. } => Ok(buf),
         }
+    }
+}
+
+/// Fewest bits that a value of a type takes as it is: text and bytes have their length in front.
+fn value_bits(physical: Type, type_length: i32) -> u64 {
+    match physical {
+        Type::BOOLEAN => 1,
+        Type::INT32 | Type::FLOAT | Type::BYTE_ARRAY => 32,
+        Type::INT64 | Type::DOUBLE => 64,
+        Type::INT96 => 96,
+        Type::FIXED_LEN_BYTE_ARRAY => u64::try_from(type_length).unwrap_or(0).saturating_mul(8),
     }
 }
 

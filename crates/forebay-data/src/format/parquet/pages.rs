@@ -1,7 +1,7 @@
 //! A look at the pages of a column chunk before anything is decoded.
 //!
 //! The Parquet library allocates by what page headers claim, and inflates without a bound. So the headers are walked first: what they claim
-//! must fit the chunk, the limits and the footer. What is found out (which encodings there are, how large everything becomes) decides
+//! must fit the chunk, the limits and the footer, and the values of a dictionary its bytes (`held.rs`, which knows their type, asks again). What is found out (which encodings there are, how large everything becomes) decides
 //! how the column is decoded.
 
 use std::io::{self, Read};
@@ -107,6 +107,7 @@ pub(super) fn walk(chunk: &[u8], compression: Compression) -> Result<Pages> {
         known::check(&mut Reader::new(rest), known::PAGE).map_err(named)?;
         let mut reader = Reader::new(rest);
         let header = Header::read(&mut reader).map_err(named)?;
+        header.check_kind().map_err(named)?;
         let (raw, stored) = header.sizes().map_err(named)?;
         let start = reader.at();
         let body = rest
@@ -135,10 +136,15 @@ impl Pages {
     fn add(&mut self, header: &Header, raw: u64) -> Result<()> {
         self.raw_bytes += raw;
         match header.kind {
-            Some(DICTIONARY_PAGE) => self.has_dictionary = true,
+            Some(DICTIONARY_PAGE) => {
+                // No value takes less than a bit, and one without bytes is there once.
+                if header.count()? > raw.saturating_mul(8).max(1) {
+                    return Err(corrupt("a dictionary has more values than its bytes can hold"));
+                }
+                self.has_dictionary = true;
+            }
             Some(DATA_PAGE | DATA_PAGE_V2) => {
-                let values = header.values.and_then(|values| u64::try_from(values).ok());
-                let values = values.ok_or_else(|| corrupt("a page does not say how many values it has"))?;
+                let values = header.count()?;
                 self.values += values;
                 if header.encoding == Some(DELTA_BYTE_ARRAY) {
                     let bytes = values.saturating_mul(raw);
@@ -150,8 +156,7 @@ impl Pages {
                     _ => self.has_deltas = true,
                 }
             }
-            Some(INDEX_PAGE) => {}
-            _ => return Err(corrupt("a page of unknown type")),
+            _ => {}
         }
         Ok(())
     }
@@ -200,6 +205,27 @@ impl Header {
             before = tag.id;
         }
         Ok(())
+    }
+
+    /// A page says what it is once: of two that differ, the library could take the one that was not looked at.
+    fn check_kind(&self) -> Result<()> {
+        let own = match self.kind {
+            Some(DATA_PAGE) => 5,
+            Some(INDEX_PAGE) => return Ok(()),
+            Some(DICTIONARY_PAGE) => 7,
+            Some(DATA_PAGE_V2) => 8,
+            _ => return Err(corrupt("a page of unknown type")),
+        };
+        match self.structs[..] {
+            [only] if only == own => Ok(()),
+            _ => Err(corrupt("a page does not say what its type has to")),
+        }
+    }
+
+    /// How many values it has.
+    fn count(&self) -> Result<u64> {
+        let values = self.values.and_then(|values| u64::try_from(values).ok());
+        values.ok_or_else(|| corrupt("a page does not say how many values it has"))
     }
 
     /// Bytes before compression and as stored, within all limits.
@@ -373,11 +399,38 @@ mod tests {
         assert_eq!(kind(page(0, 3, 4, 1, 0), b"abc"), ErrorKind::Corrupt);
         assert_eq!(kind(page(0, 3, 3, -1, 0), b"abc"), ErrorKind::Corrupt);
         assert_eq!(kind(page(9, 3, 3, 1, 0), b"abc"), ErrorKind::Corrupt);
+        assert_eq!(kind(page(2, 3, 3, i32::MAX, 0), b"abc"), ErrorKind::Corrupt);
+        assert_eq!(kind(page(2, 3, 3, -1, 0), b"abc"), ErrorKind::Corrupt);
+        assert!(walk_one(page(2, 3, 3, 24, 0), b"abc", Compression::SNAPPY).is_ok());
         assert!(check_decoded(RATIO_FREE_BYTES, 1).is_ok());
         assert_eq!(
             check_decoded(RATIO_FREE_BYTES + 1, 1).unwrap_err().kind(),
             ErrorKind::LimitExceeded
         );
+    }
+
+    /// The library goes by the struct that the type names, whatever others say.
+    #[test]
+    fn a_page_that_says_two_things_is_refused() {
+        let page = |structs: &[(i16, i32)]| {
+            let mut writer = Writer::default();
+            for id in 1..=3 {
+                writer.i32(id, if id == 1 { DATA_PAGE } else { 3 });
+            }
+            for (id, values) in structs {
+                writer.begin(*id);
+                writer.i32(1, *values);
+                writer.i32(2, PLAIN);
+                writer.end();
+            }
+            walk_one(writer.finish(), b"abc", Compression::UNCOMPRESSED)
+        };
+        assert!(page(&[(5, 1)]).is_ok());
+        for structs in [&[][..], &[(7, 1)], &[(5, i32::MAX), (8, 1)]] {
+            let error = page(structs).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.message().contains("its type"), "{error}");
+        }
     }
 
     #[test]
