@@ -162,6 +162,12 @@ impl Error {
         self
     }
 
+    /// Say in front of the message of which part it speaks (`row group 3`); everything else stays.
+    pub fn within(mut self, part: impl fmt::Display) -> Self {
+        self.0.message = format!("{part}: {}", self.0.message);
+        self
+    }
+
     /// Name the field of the input that is wrong, for programs; people read it in the message.
     pub fn with_field(mut self, field: impl Into<String>) -> Self {
         self.0.field = Some(field.into());
@@ -338,6 +344,22 @@ mod tests {
         );
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert_eq!(error.location(), Some("/data/a"));
+    }
+
+    #[test]
+    fn the_part_that_an_error_speaks_of_is_put_in_front_and_nothing_is_lost() {
+        let error = Error::new(ErrorKind::Precondition, "read", "another file")
+            .at("/data/a")
+            .with_field("x")
+            .with_hint("index again")
+            .with_source(io::Error::other("a cause"))
+            .within("row group 3")
+            .within(format_args!("shard {}", 1));
+        assert_eq!(
+            error.to_string(),
+            "precondition failed: read /data/a: shard 1: row group 3: another file: a cause"
+        );
+        assert_eq!((error.field(), error.hint()), (Some("x"), Some("index again")));
     }
 
     #[test]

@@ -68,6 +68,22 @@ fn page_checksums_are_compared() {
 }
 
 #[test]
+fn a_table_of_another_file_is_refused_with_what_to_do() {
+    let file = |name| {
+        let bytes = file_bytes(name);
+        (File::from_bytes(&bytes, None).unwrap(), bytes)
+    };
+    let ((known, bytes), (other, _)) = (file("numbers"), file("ranges"));
+    let table = Arc::new(scan_bytes(known.scan(), &bytes, 1000).unwrap());
+    let error = other
+        .decode_bytes(&Bytes::new(), &table, 0, None, None)
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Precondition);
+    assert!(error.message().starts_with("row group 0: "), "{error}");
+    assert_eq!(error.hint(), Some("index the data set again"));
+}
+
+#[test]
 fn a_file_that_was_cut_off_is_seen() {
     let bytes = file_bytes("numbers");
     for len in 0..bytes.len() {

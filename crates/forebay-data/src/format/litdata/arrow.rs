@@ -376,7 +376,7 @@ impl GroupDecoder for Decoder {
         } else {
             let bytes = Self::compare(chunks, groups, group, batch)?;
             let decoded = self.chunk.decode(group, &bytes, rows, columns);
-            let columns = decoded.map_err(|error| in_group(&error, group))?;
+            let columns = decoded.map_err(|error| in_group(error, group))?;
             let became: u64 = columns.iter().map(Column::memory_bytes).sum();
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             // What is not compressed stays as it was read.
@@ -531,16 +531,8 @@ fn fields_of(data_type: &DataType) -> usize {
     }
 }
 
-fn in_group(error: &Error, group: usize) -> Error {
-    let named = Error::new(
-        error.kind(),
-        OP,
-        format!("group {group} of its rows: {}", error.message()),
-    );
-    match error.hint() {
-        Some(hint) => named.with_hint(hint),
-        None => named,
-    }
+fn in_group(error: Error, group: usize) -> Error {
+    error.within(format_args!("group {group} of its rows"))
 }
 
 fn unsupported(message: String) -> Error {

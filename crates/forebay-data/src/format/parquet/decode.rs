@@ -153,16 +153,8 @@ impl File {
             }
         });
         decoded.map_err(|error| {
-            let named = format!(
-                "row group {group}, column '{}': {}",
-                leaf.field.name.escape_debug(),
-                error.message()
-            );
-            let named = Error::new(error.kind(), OP, named);
-            match error.hint() {
-                Some(hint) => named.with_hint(hint),
-                None => named,
-            }
+            let name = leaf.field.name.escape_debug();
+            error.within(format_args!("row group {group}, column '{name}'"))
         })
     }
 
@@ -375,7 +367,7 @@ impl<'a> Work<'a> {
     ) -> Result<Self> {
         let (groups, group) = file
             .check(table, number)
-            .map_err(|error| in_group(&error, number))?;
+            .map_err(|error| in_group(error, number))?;
         let count = file.fields().len();
         let mut wanted: Vec<usize> = match projection {
             Some(columns) => columns.to_vec(),

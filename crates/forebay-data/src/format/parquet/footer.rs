@@ -271,7 +271,7 @@ fn check_together(metadata: &ParquetMetaData, leaves: &[Leaf]) -> Result<()> {
             {
                 let name = leaf.field.name.escape_debug();
                 let message = format!("the parts of column '{name}' have others between them");
-                return Err(in_group(&Error::new(ErrorKind::Unsupported, OP, message), number));
+                return Err(in_group(Error::new(ErrorKind::Unsupported, OP, message), number));
             }
         }
     }
@@ -469,7 +469,7 @@ fn groups(metadata: &ParquetMetaData, data_bytes: u64) -> Result<Vec<RowGroup>> 
     let mut groups = Vec::new();
     let (mut first, mut end) = (0u64, 4);
     for (index, group) in metadata.row_groups().iter().enumerate() {
-        let named = |error: Error| in_group(&error, index);
+        let named = |error: Error| in_group(error, index);
         if group.columns().len() != columns {
             return Err(named(corrupt("it has another number of columns than the schema")));
         }
@@ -543,12 +543,8 @@ fn too_long(len: u64) -> Error {
 }
 
 /// Say of which row group an error speaks.
-pub(super) fn in_group(error: &Error, group: usize) -> Error {
-    Error::new(
-        error.kind(),
-        OP,
-        format!("row group {group}: {}", error.message()),
-    )
+pub(super) fn in_group(error: Error, group: usize) -> Error {
+    error.within(format_args!("row group {group}"))
 }
 
 fn corrupt(message: &str) -> Error {

@@ -103,7 +103,7 @@ pub(super) fn walk(chunk: &[u8], compression: Compression) -> Result<Pages> {
     let mut at = 0;
     while at < chunk.len() {
         let rest = chunk.get(at..).unwrap_or_default();
-        let named = |error: Error| in_page(&error, at);
+        let named = |error: Error| error.within(format_args!("page at byte {at} of the column chunk"));
         known::check(&mut Reader::new(rest), known::PAGE).map_err(named)?;
         let mut reader = Reader::new(rest);
         let header = Header::read(&mut reader).map_err(named)?;
@@ -322,11 +322,6 @@ pub(super) fn check_decoded(decoded_bytes: u64, stored_bytes: u64) -> Result<()>
         ByteSize(decoded_bytes)
     );
     Err(limit(message))
-}
-
-fn in_page(error: &Error, at: usize) -> Error {
-    let message = format!("{} (page at byte {at} of the column chunk)", error.message());
-    Error::new(error.kind(), OP, message)
 }
 
 fn corrupt(message: &str) -> Error {

@@ -31,7 +31,8 @@ pub(crate) fn unpack(packed: &Column, rows: usize, kind: &Kind, packing: Packing
         let value = packed.get(row);
         present.push(value.is_some());
         if let Some(value) = value {
-            unpack_one(value, kind, packing, &mut data).map_err(|error| in_row(&error, row))?;
+            unpack_one(value, kind, packing, &mut data)
+                .map_err(|error| error.within(format_args!("row {row}")))?;
         } else if let Some(width) = width {
             data.resize(data.len() + width, 0);
         }
@@ -227,14 +228,6 @@ pub(super) fn descr_dtype(descr: &str) -> Option<Dtype> {
         "f8" => Dtype::Float64,
         _ => return None,
     })
-}
-
-fn in_row(error: &Error, row: usize) -> Error {
-    Error::new(
-        error.kind(),
-        "read petastorm",
-        format!("row {row}: {}", error.message()),
-    )
 }
 
 fn corrupt(message: &str) -> Error {

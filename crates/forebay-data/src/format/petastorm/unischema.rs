@@ -115,8 +115,8 @@ fn field_of(tree: &Tree, id: Id) -> Result<UnischemaField> {
     };
     let name = tree.text(*name).ok_or_else(missing)?.to_owned();
     let named = |error: Error| {
-        let message = format!("field '{}': {}", name.escape_debug(), error.message());
-        Error::new(error.kind(), "read unischema", message).with_field(&name)
+        let part = format!("field '{}'", name.escape_debug());
+        error.within(part).with_field(&name)
     };
     Ok(UnischemaField {
         dtype: dtype_of(tree, *dtype).map_err(named)?,

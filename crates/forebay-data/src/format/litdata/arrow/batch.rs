@@ -118,11 +118,7 @@ fn column_of(
     let added = joined.add(array, nulls).and_then(|()| joined.finish(rows));
     added.map_err(|error| {
         let name = leaf.field.name.escape_debug();
-        let named = Error::new(error.kind(), OP, format!("column '{name}': {}", error.message()));
-        match error.hint() {
-            Some(hint) => named.with_hint(hint),
-            None => named,
-        }
+        error.within(format_args!("column '{name}'"))
     })
 }
 

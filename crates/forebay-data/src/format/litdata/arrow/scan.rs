@@ -43,7 +43,7 @@ struct Pass {
 impl Pass {
     /// A batch has passed.
     fn end_batch(&mut self, extent: Span) -> Result<()> {
-        let samples = batch::rows(&self.message).map_err(|error| in_group(&error, self.groups.len()))?;
+        let samples = batch::rows(&self.message).map_err(|error| in_group(error, self.groups.len()))?;
         self.message.clear();
         self.groups.push(Group { extent, samples });
         let crc = std::mem::take(&mut self.crc).value();
