@@ -3,13 +3,15 @@
 //! A block of a shard with a [`Samples`](crate::Samples) layout is the bytes it was read as; fields are found through the shared table.
 //! A block of rows that had to be decoded (Parquet) holds its columns.
 
+mod cast;
+
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Result, Span, crc32c};
 
-use crate::schema::{Dtype, Field};
+use crate::schema::Field;
 use crate::table::{Layout, Table};
 
 /// A run of samples of one shard.
@@ -19,6 +21,8 @@ pub struct Block {
     first: u64,
     samples: usize,
     rows: Rows,
+    /// Those of the data set, where values became what it calls them.
+    cast_fields: Option<Arc<[Field]>>,
 }
 
 #[derive(Debug, Clone)]
@@ -103,6 +107,7 @@ impl Block {
             first: range.start,
             samples: (range.end - range.start) as usize,
             rows: Rows::Bytes { data, base },
+            cast_fields: None,
             table,
         })
     }
@@ -113,30 +118,9 @@ impl Block {
             first: range.start,
             samples: (range.end - range.start) as usize,
             rows: Rows::Columns(columns),
+            cast_fields: None,
             table,
         }
-    }
-
-    /// With lists of numbers of these types in place of JSON in these columns, whose lists have no items but nulls: NaN, and refused where the type has none.
-    pub(crate) fn with_empty_lists(mut self, columns: &[(usize, Dtype)]) -> Result<Self> {
-        let Rows::Columns(all) = &mut self.rows else {
-            return Ok(self);
-        };
-        for (index, dtype) in columns {
-            if let Some(column) = all.get_mut(*index) {
-                let numbers = numbers_of(column, self.samples, *dtype);
-                *column = numbers.ok_or_else(|| {
-                    let field = self.table.fields.get(*index);
-                    let name = field.map_or("", |field| field.name.as_str()).escape_debug();
-                    let message = format!(
-                        "column '{name}': a list has a null in it, and lists of other shards have integers"
-                    );
-                    Error::new(ErrorKind::Unsupported, "read block", message)
-                        .with_hint("leave the column out, or write its lists without nulls")
-                })?;
-            }
-        }
-        Ok(self)
     }
 
     /// How many samples.
@@ -156,7 +140,7 @@ impl Block {
 
     /// The fields of its shard.
     pub fn fields(&self) -> &[Field] {
-        &self.table.fields
+        self.cast_fields.as_deref().unwrap_or(&self.table.fields)
     }
 
     /// The key of a sample, counted within the block.
@@ -205,25 +189,6 @@ impl Block {
         data.get(at..at + extent.len() as usize)
             .is_some_and(|bytes| crc32c(bytes) == samples.crcs[index])
     }
-}
-
-/// Lists of nulls that are JSON, `[null,null]`, as lists of numbers; `None` where there is no number for a null.
-fn numbers_of(json: &Column, rows: usize, dtype: Dtype) -> Option<Column> {
-    let (mut data, mut ends, mut present) = (Vec::new(), vec![0], Vec::with_capacity(rows));
-    for row in 0..rows {
-        let list = json.get(row);
-        let nulls = list.map_or(0, |list| list.split(|byte| *byte == b'n').count() - 1);
-        if nulls > 0 {
-            data.extend_from_slice(&dtype.nan()?.repeat(nulls));
-        }
-        ends.push(data.len() as u64);
-        present.push(list.is_some());
-    }
-    Some(Column {
-        data: data.into(),
-        shape: Shape::Ends(ends),
-        present: Some(present),
-    })
 }
 
 fn internal(message: &str) -> Error {

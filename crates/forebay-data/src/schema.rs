@@ -274,6 +274,16 @@ impl Schema {
         self.fields.iter().position(|field| field.name == name)
     }
 
+    /// The field of the data set that values of a shard's field become, where that is another kind; it is likely to have that number.
+    pub(crate) fn cast_of(&self, own: &Field, likely: usize) -> Option<&Field> {
+        if !own.kind.is_no_items() {
+            return None;
+        }
+        let is_it = |field: &&Field| field.name == own.name;
+        let at_once = self.fields.get(likely).filter(is_it);
+        at_once.or_else(|| self.fields.iter().find(is_it))
+    }
+
     /// Take in the fields of another shard. A field that means one thing here and another there is an error: no batch could hold both.
     pub fn merge(&mut self, fields: &[Field]) -> Result<()> {
         for field in fields {

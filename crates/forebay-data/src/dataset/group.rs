@@ -1,7 +1,7 @@
 //! Groups of rows: what is read of one, and what becomes of it.
 //!
 //! ```text
-//! columns wanted --> GroupRead: their chunks, those together that are close --fetch--> bytes --compare, decode--> Block
+//! columns wanted --> GroupRead: their chunks, those together that are close --fetch--> bytes --compare, decode, cast to the schema of the data set--> Block
 //! ```
 //!
 //! The manifest has a checksum for each chunk, and one for the footer that says where chunks lie. Both are compared before they are used, so everything that is
@@ -17,6 +17,7 @@ use super::Dataset;
 use crate::block::Block;
 use crate::format::{Chunks, GroupDecoder};
 use crate::kept::Kept;
+use crate::schema::{Field, Schema};
 use crate::source::ShardSource;
 use crate::table::{Layout, Table};
 
@@ -57,7 +58,7 @@ impl Dataset {
             Some(columns) => columns.into(),
             None => (0..table.fields.len()).collect(),
         };
-        let read = GroupRead::plan(self.decoder(shard).await?, table, group, columns);
+        let read = GroupRead::plan(self.schema(), self.decoder(shard).await?, table, group, columns);
         let decoded = async {
             let read = read?;
             let memory = |len| AlignedBuf::alloc(len, Pages::default());
@@ -79,11 +80,14 @@ pub(crate) struct GroupRead {
     spans: Vec<Span>,
     /// Of the chunks, without what lies between them.
     chunk_bytes: u64,
+    /// Columns that the data set calls something else, and what.
+    casts: Vec<(usize, Field)>,
 }
 
 impl GroupRead {
-    /// Group `number` of the shard whose table it is.
+    /// Group `number` of the shard whose table it is, in a data set of that schema.
     pub(crate) fn plan(
+        schema: &Schema,
         decoder: Arc<dyn GroupDecoder>,
         table: Arc<Table>,
         number: usize,
@@ -103,7 +107,13 @@ impl GroupRead {
         wanted.sort_unstable();
         wanted.dedup();
         let chunk_bytes = decoder.verified_bytes(number, &wanted)?;
+        let casts = wanted.into_iter().filter_map(|column| {
+            let own = table.fields.get(column)?;
+            let field = schema.cast_of(own, column)?;
+            Some((column, field.clone()))
+        });
         Ok(Self {
+            casts: casts.collect(),
             decoder,
             table,
             number,
@@ -145,10 +155,12 @@ impl GroupRead {
         self.chunk_bytes
     }
 
-    /// Compare what was read with the manifest, and decode it. Takes a while: not for threads that others wait for.
+    /// Compare what was read with the manifest, and decode it to what the data set calls it. Takes a while: not for threads that others wait for.
     pub(crate) fn decode(&self, chunks: &Chunks) -> Result<Block> {
-        self.decoder
-            .decode(chunks, &self.table, self.number, &self.columns)
+        let block = self
+            .decoder
+            .decode(chunks, &self.table, self.number, &self.columns)?;
+        block.cast(&self.casts)
     }
 }
 

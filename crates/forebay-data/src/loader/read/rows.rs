@@ -12,7 +12,6 @@ use super::loaded::{Bad, Contents, Times};
 use crate::block::Block;
 use crate::dataset::GroupRead;
 use crate::filter::key_field;
-use crate::schema::Dtype;
 use crate::source::ShardSource;
 use crate::table::{Group, Table};
 
@@ -72,15 +71,14 @@ impl Reader {
                 continue;
             }
             let decoder = self.dataset.decoder(shard).await?;
-            let read = GroupRead::plan(decoder, Arc::clone(table), number, self.own_columns(table))?;
+            let (schema, columns) = (self.dataset.schema(), self.own_columns(table));
+            let read = GroupRead::plan(schema, decoder, Arc::clone(table), number, columns)?;
             let (chunks, moved) = read.fetch(source, &|len| self.memory(len)).await?;
             ledger.merge(&moved);
             times.arrived = self.dataset.context().clock().now();
             let is_proof = self.dataset.is_proven(shard);
             let verified_bytes = if is_proof { read.verified_bytes() } else { 0 };
-            let empty = self.empty_lists(table);
-            let decode = move || read.decode(&chunks)?.with_empty_lists(&empty);
-            match self.cpu.run(decode).await? {
+            match self.cpu.run(move || read.decode(&chunks)).await? {
                 Ok(block) => {
                     let block = Arc::new(block);
                     *held = Arc::downgrade(&block);
@@ -96,17 +94,6 @@ impl Reader {
             }
         }
         Ok((contents, ledger))
-    }
-
-    /// Columns of a shard that are lists of numbers in others, with the type of these, and have no number in any row here.
-    fn empty_lists(&self, table: &Table) -> Vec<(usize, Dtype)> {
-        let mut empty = Vec::new();
-        for (field, own) in self.schema.iter().zip(self.columns(table)) {
-            let own = own.and_then(|column| Some((column, table.fields.get(column)?)));
-            let own = own.and_then(|(column, own)| Some((column, field.list_in_place_of(own)?)));
-            empty.extend(own);
-        }
-        empty
     }
 
     /// Columns of a shard that are wanted.

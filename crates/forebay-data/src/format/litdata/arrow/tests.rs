@@ -324,6 +324,12 @@ async fn lists_that_are_empty_in_a_chunk_are_those_of_the_others() {
         dataset.schema().fields()[0].kind,
         Kind::List { dtype: Dtype::Int64 }
     );
+    for shard in 0..3 {
+        let block = dataset.group(shard, 0, None).await.unwrap();
+        assert_eq!(block.fields()[0].kind, Kind::List { dtype: Dtype::Int64 });
+        let lens: Vec<_> = (0..3).map(|row| block.field(row, 0).map(<[u8]>::len)).collect();
+        assert_eq!(lens, [Some(0), Some(if shard == 1 { 8 } else { 0 }), Some(if shard == 1 { 8 } else { 0 })]);
+    }
     let is_there = Filter::parse("x is not null").unwrap();
     let progress: Arc<dyn Progress> = Arc::new(Silent);
     let kept = dataset.keep(&is_there, 1, 64 << 20, &progress).await.unwrap();
@@ -336,6 +342,7 @@ async fn lists_that_are_empty_in_a_chunk_are_those_of_the_others() {
 
     let dataset = dataset_of(vec![vec![empty()]]).await;
     assert_eq!(dataset.schema().fields()[0].kind, Kind::Json);
+    assert_eq!(dataset.group(0, 0, None).await.unwrap().fields()[0].kind, Kind::Json);
     assert_eq!(streamed(dataset, None, 3).await, [b"[]"; 3]);
 }
 
