@@ -71,6 +71,11 @@ impl Column {
 
     /// The value of row `index`; `None` where the row does not have one.
     pub fn get(&self, index: usize) -> Option<&[u8]> {
+        self.data.get(self.range(index)?)
+    }
+
+    /// Where that lies.
+    fn range(&self, index: usize) -> Option<Range<usize>> {
         if self
             .present
             .as_ref()
@@ -78,13 +83,12 @@ impl Column {
         {
             return None;
         }
-        let range = match &self.shape {
+        Some(match &self.shape {
             Shape::Fixed(width) => index.checked_mul(*width)?..index.checked_add(1)?.checked_mul(*width)?,
             Shape::Ends(ends) => *ends.get(index)? as usize..*ends.get(index + 1)? as usize,
             Shape::Places(places) => places.get(index)?.clone(),
             Shape::Same => 0..self.data.len(),
-        };
-        self.data.get(range)
+        })
     }
 }
 

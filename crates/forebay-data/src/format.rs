@@ -82,6 +82,11 @@ pub trait Scan: Send {
         false
     }
 
+    /// True when the types of numbers are none that somebody chose, but what the values of this shard happened to be: whole numbers are integers, and floats elsewhere.
+    fn are_types_inferred(&self) -> bool {
+        false
+    }
+
     /// There are no more bytes.
     fn finish(self: Box<Self>) -> Result<Table>;
 }
@@ -188,6 +193,8 @@ pub struct Tabulated {
     pub codec: Codec,
     /// The bytes had checksums that were made when they were written, and were compared with them.
     pub has_sums: bool,
+    /// The types of its numbers are what its values happened to be.
+    pub are_types_inferred: bool,
     /// Which way the bytes came.
     pub ledger: Ledger,
 }
@@ -217,6 +224,7 @@ async fn pass(format: &dyn Format, source: &ShardSource) -> Result<Tabulated> {
     };
     Ok(Tabulated {
         has_sums: scan.has_sums() || codec.has_sums(),
+        are_types_inferred: scan.are_types_inferred(),
         table: scan.finish()?,
         sha256: sha256_of(sha256)?,
         raw_bytes,

@@ -317,7 +317,11 @@ fn check_table(table: &Table, shard: &Shard, schema: &Schema) -> Result<()> {
         let known = schema
             .index_of(&field.name)
             .and_then(|index| schema.fields().get(index));
-        known.is_some_and(|known| known.covers(field))
+        // Only groups are decoded to what the data set calls their columns.
+        known.is_some_and(|known| match &table.layout {
+            Layout::Samples(_) => known.is_like(field),
+            Layout::Groups(_) => known.covers(field) || known.widens(field),
+        })
     });
     if is_known {
         return Ok(());

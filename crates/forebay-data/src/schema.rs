@@ -247,6 +247,28 @@ impl Field {
         }
     }
 
+    /// True when this is of floats, and the same field of a shard is of integers.
+    pub(crate) fn widens(&self, own: &Self) -> bool {
+        self.unit.is_none() && own.as_floats().is_some_and(|kind| kind == self.kind)
+    }
+
+    /// The same of `float64`, where its values are `int64` that count nothing.
+    fn as_floats(&self) -> Option<Kind> {
+        let dtype = Dtype::Float64;
+        match &self.kind {
+            _ if self.unit.is_some() => None,
+            Kind::Array {
+                dtype: Dtype::Int64,
+                shape,
+            } if shape.is_empty() => {
+                let shape = Vec::new();
+                Some(Kind::Array { dtype, shape })
+            }
+            Kind::List { dtype: Dtype::Int64 } => Some(Kind::List { dtype }),
+            _ => None,
+        }
+    }
+
     /// What its values are, in words.
     pub(crate) fn what(&self) -> String {
         match self.unit {
@@ -276,16 +298,26 @@ impl Schema {
 
     /// The field of the data set that values of a shard's field become, where that is another kind; it is likely to have that number.
     pub(crate) fn cast_of(&self, own: &Field, likely: usize) -> Option<&Field> {
-        if !own.kind.is_no_items() {
+        if !own.kind.is_no_items() && own.as_floats().is_none() {
             return None;
         }
         let is_it = |field: &&Field| field.name == own.name;
         let at_once = self.fields.get(likely).filter(is_it);
-        at_once.or_else(|| self.fields.iter().find(is_it))
+        let field = at_once.or_else(|| self.fields.iter().find(is_it))?;
+        (own.kind.is_no_items() || field.widens(own)).then_some(field)
     }
 
     /// Take in the fields of another shard. A field that means one thing here and another there is an error: no batch could hold both.
     pub fn merge(&mut self, fields: &[Field]) -> Result<()> {
+        self.merge_fields(fields, false)
+    }
+
+    /// The same where the types of numbers were inferred from the values of each shard, in all of them so far: integers are floats there that happened to be whole.
+    pub(crate) fn merge_inferred(&mut self, fields: &[Field]) -> Result<()> {
+        self.merge_fields(fields, true)
+    }
+
+    fn merge_fields(&mut self, fields: &[Field], are_inferred: bool) -> Result<()> {
         for field in fields {
             match self.fields.iter_mut().find(|known| known.name == field.name) {
                 None => self.fields.push(field.clone()),
@@ -295,6 +327,8 @@ impl Schema {
                 }
                 Some(known) if known.covers(field) => {}
                 Some(known) if field.covers(known) => *known = field.clone(),
+                Some(known) if are_inferred && known.widens(field) => {}
+                Some(known) if are_inferred && field.widens(known) => *known = field.clone(),
                 Some(known) => return Err(mixed(known, field)),
             }
         }
@@ -322,7 +356,7 @@ fn mixed(known: &Field, field: &Field) -> Error {
         field.what(),
         known.what()
     );
-    Error::new(ErrorKind::Corrupt, "read schema", message).with_hint(
+    Error::new(ErrorKind::Unsupported, "read schema", message).with_hint(
         "stream shards of one schema together: name those, or put each kind into a folder of its own",
     )
 }
@@ -350,8 +384,43 @@ mod tests {
             .unwrap();
         assert_eq!(schema.fields().len(), 2);
         let error = schema.merge(&[Field::new("y", Kind::Json)]).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("'y'"), "{error}");
+    }
+
+    #[test]
+    fn integers_become_floats_only_where_types_were_inferred() {
+        let one = |dtype| Kind::Array {
+            dtype,
+            shape: Vec::new(),
+        };
+        let list = |dtype| Kind::List { dtype };
+        let field = |kind: &Kind| Field::new("x", kind.clone());
+        let merged = |kinds: &[Kind], are_inferred| {
+            let mut schema = Schema::default();
+            for kind in kinds {
+                schema.merge_fields(&[field(kind)], are_inferred)?;
+            }
+            Ok::<_, Error>(schema)
+        };
+        let (int, float) = (Dtype::Int64, Dtype::Float64);
+        for (ints, floats) in [(one(int), one(float)), (list(int), list(float))] {
+            for kinds in [[ints.clone(), floats.clone()], [floats.clone(), ints.clone()]] {
+                let schema = merged(&kinds, true).unwrap();
+                assert_eq!(schema.fields(), [field(&floats)]);
+                assert_eq!(schema.cast_of(&field(&ints), 0), Some(&field(&floats)));
+                assert_eq!(schema.cast_of(&field(&floats), 0), None);
+                merged(&kinds, false).unwrap_err();
+            }
+            let schema = merged(&[ints.clone(), ints.clone()], true).unwrap();
+            assert_eq!(schema.cast_of(&field(&ints), 7), None);
+        }
+        let unlike = [list(float), one(Dtype::Bool), one(Dtype::Float32)];
+        for kind in unlike {
+            merged(&[one(int), kind], true).unwrap_err();
+        }
+        let dates = field(&one(int)).counting(Some(Unit::Date));
+        assert!(!field(&one(float)).widens(&dates));
     }
 
     #[test]

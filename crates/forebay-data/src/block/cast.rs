@@ -5,6 +5,12 @@ use forebay_core::{Error, ErrorKind, Result};
 use super::{Block, Column, Rows, Shape};
 use crate::schema::{Dtype, Field};
 
+/// Integers up to this magnitude have a `float64` that is equal to them, each its own.
+const EXACT_MAX: u64 = 1 << 53;
+
+/// Bytes of an `int64`, and of a `float64`.
+const NUMBER_BYTES: usize = 8;
+
 impl Block {
     /// With the columns of these numbers as these fields.
     pub(crate) fn cast(mut self, casts: &[(usize, Field)]) -> Result<Self> {
@@ -21,6 +27,12 @@ impl Block {
                     let message = "a list has a null in it, and lists of other shards have integers";
                     refused(own, message.to_owned())
                         .with_hint("leave the column out, or write its lists without nulls")
+                })?;
+            } else if field.widens(own) {
+                *column = floats_of(column, self.samples).map_err(|number| {
+                    let message =
+                        format!("{number} has no float64 of its own, which the numbers of other shards are");
+                    refused(own, message).with_hint("leave the column out, or write its values as text")
                 })?;
             }
             own.clone_from(field);
@@ -46,6 +58,33 @@ fn numbers_of(json: &Column, rows: usize, dtype: Dtype) -> Option<Column> {
         data: data.into(),
         shape: Shape::Ends(ends),
         present: Some(present),
+    })
+}
+
+/// `int64` as `float64` at the same places; one that would be rounded is the error.
+fn floats_of(ints: &Column, rows: usize) -> Result<Column, i64> {
+    let mut data = vec![0; ints.data.len()];
+    for row in 0..rows {
+        // Where there is no value may be any bytes.
+        let Some(range) = ints.range(row) else {
+            continue;
+        };
+        let (Some(from), Some(to)) = (ints.data.get(range.clone()), data.get_mut(range)) else {
+            continue;
+        };
+        let numbers = from.chunks_exact(NUMBER_BYTES);
+        for (number, place) in numbers.zip(to.chunks_exact_mut(NUMBER_BYTES)) {
+            let number = number.try_into().map_or(0, i64::from_le_bytes);
+            if number.unsigned_abs() > EXACT_MAX {
+                return Err(number);
+            }
+            place.copy_from_slice(&(number as f64).to_le_bytes());
+        }
+    }
+    Ok(Column {
+        data: data.into(),
+        shape: ints.shape.clone(),
+        present: ints.present.clone(),
     })
 }
 

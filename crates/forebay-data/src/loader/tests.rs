@@ -100,6 +100,7 @@ async fn made(first: u32, sizes: &[u32], has_text: bool) -> (Dataset, Arc<dyn St
             .unwrap();
         let tabulated = Tabulated {
             has_sums: false,
+            are_types_inferred: false,
             table: builder.finish().unwrap(),
             sha256: [0; 32],
             raw_bytes: bytes.len() as u64,

@@ -26,7 +26,12 @@ pub struct ManifestWriter {
     directory: Directory,
     at: u64,
     sink: Sink,
+    /// Shards whose types of numbers are what their values happened to be.
+    shards_inferred: usize,
 }
+
+/// What to do about shards that disagree where nobody chose their types: a listed chunk cannot be put into a folder of its own.
+const ONE_TYPE: &str = "the types were inferred from the values of each chunk: write those values as one type in all samples, numbers as floats where some are";
 
 #[derive(Debug)]
 enum Sink {
@@ -89,6 +94,7 @@ impl ManifestWriter {
             },
             at: super::PRELUDE_BYTES,
             sink,
+            shards_inferred: 0,
         }
     }
 
@@ -112,7 +118,7 @@ impl ManifestWriter {
     pub async fn add(&mut self, meta: &ObjectMeta, tabulated: &Tabulated) -> Result<()> {
         let table = &tabulated.table;
         table.check(tabulated.raw_bytes)?;
-        self.directory.schema.merge(&table.fields)?;
+        self.merge(tabulated)?;
         let (bytes, mut section) = section::encode(table)?;
         section.span = Span::at(self.at, bytes.len() as u64)?;
         self.at = section.span.end();
@@ -136,6 +142,21 @@ impl ManifestWriter {
             Sink::Store(outgoing) => outgoing.write(&bytes).await?,
         }
         Ok(())
+    }
+
+    fn merge(&mut self, tabulated: &Tabulated) -> Result<()> {
+        let (schema, fields) = (&mut self.directory.schema, &tabulated.table.fields);
+        self.shards_inferred += usize::from(tabulated.are_types_inferred);
+        if self.shards_inferred == 0 {
+            return schema.merge(fields);
+        }
+        // Where somebody chose the types of one shard, samples may lie in it as they are given.
+        let merged = if self.shards_inferred == self.directory.shards.len() + 1 {
+            schema.merge_inferred(fields)
+        } else {
+            schema.merge(fields)
+        };
+        merged.map_err(|error| error.with_hint(ONE_TYPE))
     }
 
     /// Write the rest, and open the manifest. A saved one is there, whole and durable, when this returns; [`Manifest::sums`] tells what became of

@@ -45,6 +45,7 @@ fn tabulated(table: Table, raw_bytes: u64, codec: Codec) -> Tabulated {
     let ledger = Ledger::default();
     Tabulated {
         has_sums: false,
+        are_types_inferred: false,
         table,
         sha256,
         raw_bytes,

@@ -118,6 +118,7 @@ impl Builder {
             hashes: made.hashes,
             tabulated: Tabulated {
                 has_sums: false,
+                are_types_inferred: false,
                 table,
                 sha256: digested.sha256,
                 raw_bytes,

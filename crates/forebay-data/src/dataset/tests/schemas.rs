@@ -45,7 +45,7 @@ async fn two_shards_that_disagree_about_a_field_are_refused_with_what_each_says(
         }
         let opened = Dataset::open(Arc::clone(&store), &context(), &OpenOptions::default()).await;
         let error = opened.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         let words = format!("{error} {}", error.hint().unwrap_or_default());
         for word in [
             "field 'x' is bytes in this shard",

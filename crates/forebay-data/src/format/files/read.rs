@@ -113,6 +113,7 @@ impl FileShard {
         }
         Ok(Tabulated {
             has_sums: false,
+            are_types_inferred: false,
             table: self.check(builder.finish()?, offset)?,
             sha256: sha256_of(sha256)?,
             raw_bytes: offset,

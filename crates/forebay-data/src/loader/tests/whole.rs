@@ -34,6 +34,7 @@ async fn compressed(codec: Codec, sizes: &[u32], raw_bytes: Option<u64>) -> (Dat
         put.unwrap();
         let tabulated = Tabulated {
             has_sums: false,
+            are_types_inferred: false,
             table: (*plain.table(number).await.unwrap()).clone(),
             sha256: [0; 32],
             raw_bytes: raw_bytes.unwrap_or(bytes.len() as u64),

@@ -93,6 +93,11 @@ impl Scan for Pass {
         Ok(())
     }
 
+    /// litdata lets pyarrow look at the values of each chunk.
+    fn are_types_inferred(&self) -> bool {
+        true
+    }
+
     fn finish(self: Box<Self>) -> Result<Table> {
         let footer = self.chunk.footer;
         if self.at != footer.extent.end() || self.crc.value() != footer.crc {

@@ -264,6 +264,10 @@ async fn dataset_of(chunks: Vec<Vec<(&str, ArrayRef)>>) -> Dataset {
 
 /// The same of chunks and how many items they have.
 async fn dataset_of_chunks(chunks: Vec<(u64, Vec<u8>)>) -> Dataset {
+    opened_of_chunks(chunks).await.unwrap()
+}
+
+async fn opened_of_chunks(chunks: Vec<(u64, Vec<u8>)>) -> Result<Dataset> {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let mut listed = Vec::new();
     for (number, (items, bytes)) in chunks.into_iter().enumerate() {
@@ -275,9 +279,7 @@ async fn dataset_of_chunks(chunks: Vec<(u64, Vec<u8>)>) -> Dataset {
     let index = json!({"chunks": listed, "config": config}).to_string();
     put(&store, "index.json", index.as_bytes()).await;
     let context = Context::open(DiskConfig::default()).unwrap().with_state_dir(None);
-    Dataset::open(store, &context, &OpenOptions::default())
-        .await
-        .unwrap()
+    Dataset::open(store, &context, &OpenOptions::default()).await
 }
 
 async fn put(store: &Arc<dyn Store>, name: &str, bytes: &[u8]) {
@@ -328,7 +330,14 @@ async fn lists_that_are_empty_in_a_chunk_are_those_of_the_others() {
         let block = dataset.group(shard, 0, None).await.unwrap();
         assert_eq!(block.fields()[0].kind, Kind::List { dtype: Dtype::Int64 });
         let lens: Vec<_> = (0..3).map(|row| block.field(row, 0).map(<[u8]>::len)).collect();
-        assert_eq!(lens, [Some(0), Some(if shard == 1 { 8 } else { 0 }), Some(if shard == 1 { 8 } else { 0 })]);
+        assert_eq!(
+            lens,
+            [
+                Some(0),
+                Some(if shard == 1 { 8 } else { 0 }),
+                Some(if shard == 1 { 8 } else { 0 })
+            ]
+        );
     }
     let is_there = Filter::parse("x is not null").unwrap();
     let progress: Arc<dyn Progress> = Arc::new(Silent);
@@ -342,7 +351,10 @@ async fn lists_that_are_empty_in_a_chunk_are_those_of_the_others() {
 
     let dataset = dataset_of(vec![vec![empty()]]).await;
     assert_eq!(dataset.schema().fields()[0].kind, Kind::Json);
-    assert_eq!(dataset.group(0, 0, None).await.unwrap().fields()[0].kind, Kind::Json);
+    assert_eq!(
+        dataset.group(0, 0, None).await.unwrap().fields()[0].kind,
+        Kind::Json
+    );
     assert_eq!(streamed(dataset, None, 3).await, [b"[]"; 3]);
 }
 
@@ -365,6 +377,88 @@ async fn nulls_in_place_of_items_are_no_empty_lists() {
     assert_eq!(
         values.iter().map(Vec::len).collect::<Vec<_>>(),
         [16, 0, 0, 0, 8, 8]
+    );
+}
+
+fn floats(values: [f64; 3]) -> ArrayRef {
+    Arc::new(Float64Array::from(values.to_vec()))
+}
+
+fn floats_of(values: &[Vec<u8>]) -> Vec<f64> {
+    let numbers = values.iter().flat_map(|value| value.chunks(8));
+    numbers
+        .map(|number| f64::from_le_bytes(number.try_into().unwrap()))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_that_are_whole_in_a_chunk_are_floats_where_others_are() {
+    let most = 1 << 53;
+    let ints = || -> ArrayRef { Arc::new(Int64Array::from(vec![Some(-most), None, Some(7)])) };
+    let some = || ("x", floats([0.5, 2.0, -3.5]));
+    for chunks in [
+        [vec![("x", ints())], vec![some()]],
+        [vec![some()], vec![("x", ints())]],
+    ] {
+        let dataset = dataset_of(chunks.to_vec()).await;
+        let float = Kind::Array {
+            dtype: Dtype::Float64,
+            shape: Vec::new(),
+        };
+        assert_eq!(dataset.schema().fields()[0].kind, float);
+        let shard = usize::from(chunks[0][0].1.data_type() != &DataType::Int64);
+        let block = dataset.group(shard, 0, None).await.unwrap();
+        assert_eq!(block.fields()[0].kind, float);
+        let values: Vec<_> = (0..3)
+            .map(|row| block.field(row, 0).map(<[u8]>::to_vec))
+            .collect();
+        let number = |value: f64| Some(value.to_le_bytes().to_vec());
+        assert_eq!(values, [number(-(most as f64)), None, number(7.0)]);
+        let filter = Filter::parse("x > 0.75").unwrap();
+        let progress: Arc<dyn Progress> = Arc::new(Silent);
+        let kept = dataset.keep(&filter, 1, 64 << 20, &progress).await.unwrap();
+        let mut values = floats_of(&streamed(kept, None, 2).await);
+        values.sort_by(f64::total_cmp);
+        assert_eq!(values, [2.0, 7.0]);
+    }
+    // Lists do the same, those without items among them.
+    let of = |items: ArrayRef| vec![("x", lists(items, [0, 0, 1, 2]))];
+    let empty = vec![("x", lists(Arc::new(NullArray::new(0)), [0; 4]))];
+    let halves: ArrayRef = Arc::new(Float64Array::from(vec![0.5, 1.5]));
+    let dataset = dataset_of(vec![empty, of(numbers(2)), of(halves)]).await;
+    assert_eq!(floats_of(&streamed(dataset, None, 3).await), [0.0, 1.0, 0.5, 1.5]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn integers_that_no_float_is_equal_to_are_refused_by_name() {
+    let large: ArrayRef = Arc::new(Int64Array::from(vec![1, (1 << 53) + 1, 2]));
+    let dataset = dataset_of(vec![vec![("x", large)], vec![("x", floats([0.5, 2.0, -3.5]))]]).await;
+    let error = dataset.group(0, 0, None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(
+        error.message().contains("column 'x': 9007199254740993"),
+        "{error}"
+    );
+    assert!(
+        error.hint().is_some_and(|hint| hint.contains("text")),
+        "{error:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_that_do_not_go_together_are_told_with_what_can_be_done() {
+    let words: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c"]));
+    let chunks = [
+        chunk_of(vec![("x", numbers(3))], None),
+        chunk_of(vec![("x", words)], None),
+    ];
+    let error = opened_of_chunks(chunks.map(|chunk| (3, chunk)).to_vec())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(
+        error.hint().is_some_and(|hint| hint.contains("as one type")),
+        "{error:?}"
     );
 }
 
