@@ -285,7 +285,7 @@ fn by_names(
         objects.into_iter().filter(is_shard).collect()
     };
     notes.extend(splits::told(&shards).filter(|_| !are_named));
-    let (spec, uneven) = with_partitions(spec, &shards);
+    let (spec, uneven) = with_partitions(spec, &shards)?;
     notes.extend(uneven);
     let from = ShardStore::plain(Arc::clone(store));
     Ok(Discovered {
@@ -296,12 +296,17 @@ fn by_names(
     })
 }
 
-/// With the columns that the folders of Parquet files say, and what is to be said of others; columns that were asked for are left as they are.
-fn with_partitions(spec: FormatSpec, shards: &[ObjectMeta]) -> (FormatSpec, Option<String>) {
-    if !Family::Parquet.is_of(&spec.name) || spec.params.contains_key(PARTITIONS) {
-        return (spec, None);
+/// With the columns that the folders of Parquet files say, and what is to be said of others; columns that were asked for are left as they are, where folders say them.
+fn with_partitions(spec: FormatSpec, shards: &[ObjectMeta]) -> Result<(FormatSpec, Option<String>)> {
+    if !Family::Parquet.is_of(&spec.name) || shards.is_empty() {
+        return Ok((spec, None));
     }
-    let (partitions, others) = Partitions::of(shards.iter().map(|meta| &meta.key));
+    let keys = shards.iter().map(|meta| &meta.key);
+    if spec.params.contains_key(PARTITIONS) {
+        registry::partitions(&spec)?.check(keys)?;
+        return Ok((spec, None));
+    }
+    let (partitions, others) = Partitions::of(keys);
     let others = others
         .iter()
         .take(NAMED_MAX)
@@ -313,9 +318,9 @@ fn with_partitions(spec: FormatSpec, shards: &[ObjectMeta]) -> (FormatSpec, Opti
         )
     });
     if partitions.is_empty() {
-        return (spec, uneven);
+        return Ok((spec, uneven));
     }
-    (spec.with(PARTITIONS, partitions.to_param()), uneven)
+    Ok((spec.with(PARTITIONS, partitions.to_param()), uneven))
 }
 
 /// Refuse tars in a compression that is not read: they would pass for plain files, each of them a sample.

@@ -128,7 +128,7 @@ fn columns(spec: &FormatSpec) -> Result<Option<Vec<String>>> {
 }
 
 /// Parameter: `partitions`, pairs of the name of a column and what it has, `int64` or `text`; none in manifests of versions that did not know such columns.
-fn partitions(spec: &FormatSpec) -> Result<Partitions> {
+pub(super) fn partitions(spec: &FormatSpec) -> Result<Partitions> {
     match spec.params.get(PARTITIONS) {
         None => Ok(Partitions::default()),
         Some(param) => {

@@ -65,7 +65,7 @@ impl FormatSpec {
 
     /// True when a user who asks for this format means `found`, in which parameters stand that were found out.
     pub(crate) fn asks_for(&self, found: &Self) -> bool {
-        let is_asked = |name: &String| self.params.get(name) == found.params.get(name);
+        let is_asked = |name: &String| self.param(name) == found.param(name);
         let is_found_out =
             |name: &String| FOUND_OUT.contains(&name.as_str()) && !self.params.contains_key(name);
         self.name == found.name
@@ -74,6 +74,13 @@ impl FormatSpec {
                 .params
                 .keys()
                 .all(|name| is_asked(name) || is_found_out(name))
+    }
+
+    /// A parameter; one that is found out and says that there is nothing is as good as none.
+    fn param(&self, name: &String) -> Option<&serde_json::Value> {
+        let is_nothing = |value: &serde_json::Value| value.as_array().is_some_and(Vec::is_empty);
+        let value = self.params.get(name)?;
+        (!FOUND_OUT.contains(&name.as_str()) || !is_nothing(value)).then_some(value)
     }
 
     /// With one more parameter.

@@ -1,8 +1,10 @@
 //! Columns that the names of folders say: fields like any other, of which nothing is read.
 
+use forebay_core::Error;
 use forebay_data::dataset::{Progress, Silent};
 use forebay_data::filter::Filter;
 use forebay_data::verify::verify;
+use serde_json::{Value as Json, json};
 
 use super::*;
 
@@ -29,6 +31,26 @@ async fn folders() -> Arc<dyn Store> {
         put(&store, name, &writer.finish().unwrap()).await;
     }
     store
+}
+
+/// One of these files.
+async fn bytes_of_one() -> Vec<u8> {
+    let from = folders().await;
+    let key = Key::parse("day=1/lang=de/p.parquet").unwrap();
+    let span = Span::first(from.head(&key).await.unwrap().size);
+    let read = from
+        .read(&key, span, &ReadOptions::default(), &common::context())
+        .await;
+    read.unwrap().0.to_vec()
+}
+
+/// The data set, as somebody asks for it.
+async fn opened(store: &Arc<dyn Store>, format: FormatSpec) -> Result<Dataset, Error> {
+    let options = OpenOptions {
+        format: Some(format),
+        ..OpenOptions::default()
+    };
+    Dataset::open(Arc::clone(store), &common::context(), &options).await
 }
 
 /// The number, the day and the language of each row, in order.
@@ -100,14 +122,77 @@ async fn a_format_that_is_named_means_the_one_that_was_found_out() {
     ] {
         assert_eq!(open(&store, Some(spec)).await.samples(), 15);
     }
-    let options = OpenOptions {
-        format: Some(FormatSpec::new("parquet").with("columns", vec!["day"])),
-        ..OpenOptions::default()
-    };
-    let error = Dataset::open(Arc::clone(&store), &common::context(), &options)
+    let chosen = FormatSpec::new("parquet").with("columns", vec!["day"]);
+    let error = opened(&store, chosen).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Precondition);
+}
+
+fn asking_for(partitions: Json) -> FormatSpec {
+    FormatSpec::new("parquet").with("partitions", partitions)
+}
+
+fn names(dataset: &Dataset) -> Vec<&str> {
+    let fields = dataset.schema().fields().iter();
+    fields.map(|field| field.name.as_str()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_of_folders_can_be_asked_for_as_text_or_not_at_all() {
+    let (none, text) = (json!([]), json!([["day", "text"]]));
+    let store = folders().await;
+    let dataset = open(&store, Some(asking_for(none.clone()))).await;
+    assert_eq!(names(&dataset), ["__key__", "number", "large"]);
+    let dataset = open(&store, Some(asking_for(text.clone()))).await;
+    assert_eq!(names(&dataset), ["__key__", "number", "large", "day"]);
+    let rows = streamed(dataset, &["day"]).await;
+    assert_eq!((&rows[0], &rows[5]), (&vec![hex(b"02")], &vec![hex(b"1")]));
+
+    // An index knows what was found out, which is not what is asked for here.
+    index(&store).await;
+    for partitions in [none.clone(), text.clone()] {
+        let error = opened(&store, asking_for(partitions)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Precondition);
+    }
+    // Where folders say nothing, to ask for nothing is to ask for that.
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    put(&store, "a.parquet", &bytes_of_one().await).await;
+    index(&store).await;
+    assert_eq!(opened(&store, asking_for(none)).await.unwrap().samples(), 5);
+    let error = opened(&store, asking_for(text)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Precondition);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_that_folders_do_not_say_are_not_made_of_nulls() {
+    let store = folders().await;
+    for (partitions, words) in [
+        (
+            json!([["dya", "text"]]),
+            ["no folder says 'dya'", "'day', 'lang'"],
+        ),
+        (
+            json!([["day", "int64"], ["lnag", "text"]]),
+            ["no folder says 'lnag'", "'lang'"],
+        ),
+        (json!([["lang", "int64"]]), ["/lang=de", "[\"lang\", \"text\"]"]),
+        (json!([["day", "int32"]]), ["cannot have partitions", "int32"]),
+    ] {
+        let error = opened(&store, asking_for(partitions)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        let told = format!("{error} {}", error.hint().unwrap_or_default());
+        for word in words {
+            assert!(told.contains(word), "no {word:?} in {told}");
+        }
+    }
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    put(&store, "a.parquet", &bytes_of_one().await).await;
+    let error = opened(&store, asking_for(json!([["day", "text"]])))
         .await
         .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Precondition);
+    assert!(
+        error.hint().is_some_and(|hint| hint.contains("name=value")),
+        "{error:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -157,20 +242,7 @@ async fn columns_of_folders_can_be_chosen_and_filtered() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_column_that_the_file_has_is_the_files() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let from = folders().await;
-    let meta = from
-        .head(&Key::parse("day=1/lang=de/p.parquet").unwrap())
-        .await
-        .unwrap();
-    let read = from
-        .read(
-            &meta.key,
-            Span::first(meta.size),
-            &ReadOptions::default(),
-            &common::context(),
-        )
-        .await;
-    put(&store, "number=77/p.parquet", &read.unwrap().0).await;
+    put(&store, "number=77/p.parquet", &bytes_of_one().await).await;
     let rows = streamed(open(&store, None).await, &["number"]).await;
     assert_eq!(rows[3], [hex(&3u32.to_le_bytes())]);
 }

@@ -28,6 +28,9 @@ const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 /// Most columns of that sort: nobody nests folders deeper.
 const COLUMNS_MAX: usize = 64;
 
+/// Columns named in one message.
+const NAMED_MAX: usize = 20;
+
 /// The columns that the folders of a data set say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Partitions {
@@ -129,6 +132,32 @@ impl Partitions {
         Some(Self { columns })
     }
 
+    /// Refuse columns that no folder of these shards says, and integers where a folder says none: whoever names columns may misspell them, and a column of
+    /// nulls would be all that is seen of it.
+    pub(crate) fn check<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Result<()> {
+        let mut unsaid: Vec<&Field> = self.columns.iter().collect();
+        let mut others = BTreeSet::new();
+        for key in keys {
+            let values: HashMap<_, _> = said(key.as_str()).collect();
+            unsaid.retain(|column| !values.contains_key(column.name.as_str()));
+            for (name, value) in values {
+                let Some(column) = self.columns.iter().find(|column| column.name == name) else {
+                    if others.len() < COLUMNS_MAX {
+                        others.insert(name.into_owned());
+                    }
+                    continue;
+                };
+                let text = value.filter(|text| column.kind != Kind::Text && int(text).is_none());
+                if let Some(text) = text {
+                    return Err(no_int(column, &text, key));
+                }
+            }
+        }
+        unsaid
+            .first()
+            .map_or(Ok(()), |column| Err(no_folder(column, &others)))
+    }
+
     /// The value of each column in the rows of the shard of that name.
     pub(crate) fn constants(&self, key: &Key) -> Result<Vec<Constant>> {
         let values: Vec<_> = said(key.as_str()).collect();
@@ -224,6 +253,34 @@ fn not_an_int(column: &Field, text: &str) -> Error {
         column.name.escape_debug()
     );
     Error::new(ErrorKind::Precondition, OP, message).with_hint("index the data set again")
+}
+
+/// An integer that was asked for is none.
+fn no_int(column: &Field, text: &str, key: &Key) -> Error {
+    let name = column.name.escape_debug();
+    let message = format!(
+        "the folder {:?} says '{}' for '{name}', which is to be an integer",
+        key.parent(),
+        text.escape_debug()
+    );
+    wrong(message).with_hint(format!("ask for [\"{name}\", \"text\"]"))
+}
+
+fn no_folder(column: &Field, others: &BTreeSet<String>) -> Error {
+    let message = format!("no folder says '{}'", column.name.escape_debug());
+    if others.is_empty() {
+        return wrong(message).with_hint("folders that say a column are called name=value");
+    }
+    let others: Vec<String> = others
+        .iter()
+        .take(NAMED_MAX)
+        .map(|name| format!("'{}'", name.escape_debug()))
+        .collect();
+    wrong(message).with_hint(format!("there are: {}", others.join(", ")))
+}
+
+fn wrong(message: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, "open data set", message).with_field("partitions")
 }
 
 #[cfg(test)]
