@@ -35,7 +35,7 @@ use crate::source::ShardSource;
 use crate::table::{FIELDS_MAX, Footer, Groups, Layout, Table, chunks};
 
 /// How a chunk ends that has rows of Arrow.
-const MAGIC: &[u8; 8] = b"LDARW01\0";
+pub(super) const ROWS_MAGIC: &[u8; 8] = b"LDARW01\0";
 
 /// How an Arrow file begins and ends.
 const FILE_MAGIC: &[u8; 6] = b"ARROW1";
@@ -159,7 +159,8 @@ impl ArrowChunk {
         let room = Span::new(file, span.start())?;
         contained(OP, "the footer of its rows", || {
             let options = verifier(footer, FOOTER_TABLES_MAX);
-            let footer = root_as_footer_with_opts(&options, footer).map_err(|error| unreadable(&error))?;
+            let footer = root_as_footer_with_opts(&options, footer);
+            let footer = footer.map_err(|error| unreadable("the footer of its rows", &error))?;
             let schema = footer
                 .schema()
                 .ok_or_else(|| corrupt("its rows have no schema"))?;
@@ -408,7 +409,7 @@ impl GroupDecoder for Decoder {
 fn footer_span(tail: &[u8], size: u64) -> Result<Option<Span>> {
     let Some((rest, len)) = tail
         .split_last_chunk::<8>()
-        .filter(|(_, magic)| *magic == MAGIC)
+        .filter(|(_, magic)| *magic == ROWS_MAGIC)
         .and_then(|(rest, _)| rest.split_last_chunk::<4>())
     else {
         return Ok(None);
@@ -446,19 +447,19 @@ fn verifier(bytes: &[u8], max_tables: usize) -> VerifierOptions {
     }
 }
 
-/// What a flatbuffer is refused for: damage, or a limit of ours.
-fn unreadable(error: &InvalidFlatbuffer) -> Error {
+/// Why `what`, a flatbuffer, is refused: damage, or a limit of ours.
+fn unreadable(what: &str, error: &InvalidFlatbuffer) -> Error {
     let line = error.to_string();
     let line = line.lines().next().unwrap_or_default().trim_end_matches('.');
     match error {
         InvalidFlatbuffer::TooManyTables
         | InvalidFlatbuffer::ApparentSizeTooLarge
         | InvalidFlatbuffer::DepthLimitReached => {
-            let message = format!("it says more than it may: {}", line.escape_debug());
+            let message = format!("{what} says more than it may: {}", line.escape_debug());
             Error::new(ErrorKind::LimitExceeded, OP, message)
                 .with_hint("write the data set with fewer columns")
         }
-        _ => corrupt(&format!("it cannot be read: {}", line.escape_debug())),
+        _ => corrupt(&format!("{what} cannot be read: {}", line.escape_debug())),
     }
 }
 

@@ -1,5 +1,6 @@
 //! One record batch: its message looked through, then its columns.
 
+use std::iter;
 use std::ops::Range;
 
 use arrow_array::cast::AsArray;
@@ -7,7 +8,7 @@ use arrow_array::{Array, ArrayRef};
 use arrow_buffer::{Buffer, NullBuffer};
 use arrow_ipc::reader::FileDecoder;
 use arrow_ipc::{Block as IpcBlock, CompressionType, Message, RecordBatch, root_as_message_with_opts};
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Fields};
 use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Result};
 
@@ -26,7 +27,7 @@ const RAW_LENGTH_BYTES: usize = 8;
 /// What that says of a buffer that is not compressed after all.
 const NOT_COMPRESSED: i64 = -1;
 
-/// What each value of a batch, of those in lists too, is reckoned with where its own bytes do not say more: an offset, or `null` and a comma in JSON.
+/// What each value of a batch, of those in lists too, is reckoned with where its type does not say: an offset, or `null` and a comma in JSON.
 const VALUE_BYTES: u64 = 8;
 
 /// Most bytes that a batch becomes, unless it is stored in as many: writers make batches of 256 rows.
@@ -36,7 +37,7 @@ const BATCH_BYTES_MAX: u64 = 1 << 30;
 const LZ4_RATIO_MAX: u64 = 255;
 
 /// Most tables in a message: it has one for its header, and what a writer notes down beside that.
-const MESSAGE_TABLES_MAX: usize = 1 << 10;
+pub(super) const MESSAGE_TABLES_MAX: usize = 1 << 10;
 
 impl ArrowChunk {
     /// The fields `columns` of a batch, from its bytes; the others have no values.
@@ -53,7 +54,7 @@ impl ArrowChunk {
             .split_at_checked(message_bytes)
             .ok_or_else(|| corrupt("they are shorter than their message"))?;
         let bytes_max = bytes_max(body.len() as u64);
-        check(message, body, rows, bytes_max)?;
+        check(self.schema.fields(), message, body, rows, bytes_max)?;
         let mut is_wanted = vec![false; self.leaves.len()];
         for field in columns {
             if let Some(is_wanted) = is_wanted.get_mut(*field) {
@@ -150,7 +151,7 @@ pub(super) fn bytes_max(stored_bytes: u64) -> u64 {
 }
 
 /// Compare the buffers of a batch with what is there of them, and what buffers and values say they become with what is possible.
-fn check(message: &[u8], body: &[u8], rows: u64, bytes_max: u64) -> Result<()> {
+pub(super) fn check(fields: &Fields, message: &[u8], body: &[u8], rows: u64, bytes_max: u64) -> Result<()> {
     with_batch(message, |batch| {
         if u64::try_from(batch.length()) != Ok(rows) {
             return Err(corrupt(&format!(
@@ -159,13 +160,8 @@ fn check(message: &[u8], body: &[u8], rows: u64, bytes_max: u64) -> Result<()> {
             )));
         }
         let compression = batch.compression().map(|compression| compression.codec());
-        let (mut raw_bytes, mut value_bytes) = (0u64, 0u64);
-        // Nulls take no buffer, so that a list of them says how many they are, and nothing else does.
-        for node in batch.nodes().into_iter().flatten() {
-            let values =
-                u64::try_from(node.length()).map_err(|_| corrupt("a column has fewer than no values"))?;
-            value_bytes = value_bytes.saturating_add(values.saturating_mul(VALUE_BYTES));
-        }
+        let value_bytes = values_of(fields, batch)?;
+        let mut raw_bytes = 0u64;
         let mut end = 0;
         for buffer in batch.buffers().into_iter().flatten() {
             let range = usize::try_from(buffer.offset())
@@ -205,6 +201,38 @@ fn check(message: &[u8], body: &[u8], rows: u64, bytes_max: u64) -> Result<()> {
     })
 }
 
+/// What all values of a batch are reckoned with. Nulls take no buffer, so that a list of them says how many they are, and nothing else does.
+fn values_of(fields: &Fields, batch: RecordBatch<'_>) -> Result<u64> {
+    let mut widths = Vec::new();
+    for field in fields {
+        push_widths(field.data_type(), &mut widths);
+    }
+    let widths = widths.into_iter().chain(iter::repeat(VALUE_BYTES));
+    let mut bytes = 0u64;
+    for (node, width) in batch.nodes().into_iter().flatten().zip(widths) {
+        let values =
+            u64::try_from(node.length()).map_err(|_| corrupt("a column has fewer than no values"))?;
+        bytes = bytes.saturating_add(values.saturating_mul(width));
+    }
+    Ok(bytes)
+}
+
+/// What each value takes of the columns that a batch has for a field: its own, then those of its items or members.
+fn push_widths(data_type: &DataType, widths: &mut Vec<u64>) {
+    let width = match data_type {
+        DataType::Boolean => 1,
+        other => other.primitive_width().map_or(VALUE_BYTES, |width| width as u64),
+    };
+    widths.push(width);
+    match data_type {
+        DataType::List(item) | DataType::LargeList(item) => push_widths(item.data_type(), widths),
+        DataType::Struct(members) => members
+            .iter()
+            .for_each(|member| push_widths(member.data_type(), widths)),
+        _ => {}
+    }
+}
+
 fn too_much(stored_bytes: usize, bytes: u64) -> Error {
     let message = format!("{stored_bytes} bytes of them would become {bytes}");
     Error::new(ErrorKind::LimitExceeded, OP, message)
@@ -225,5 +253,5 @@ fn parse(message: &[u8]) -> Result<Message<'_>> {
     let message = message.strip_prefix(&CONTINUATION).unwrap_or(message);
     let message = message.get(4..).unwrap_or_default();
     let options = verifier(message, MESSAGE_TABLES_MAX);
-    root_as_message_with_opts(&options, message).map_err(|error| unreadable(&error))
+    root_as_message_with_opts(&options, message).map_err(|error| unreadable("the message", &error))
 }

@@ -1,10 +1,17 @@
 //! Damage to rows of Arrow that were never compared with a checksum, and files that no litdata wrote: no panic, no memory by what bytes claim.
 
-use arrow_array::{ArrayRef, Float64Array, Int64Array, LargeListArray, NullArray, RecordBatch, StringArray};
+use arrow_array::{
+    ArrayRef, BooleanArray, Float64Array, Int8Array, Int64Array, LargeListArray, NullArray, RecordBatch,
+    StringArray,
+};
 use arrow_buffer::OffsetBuffer;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
-use arrow_ipc::{CompressionType, root_as_message};
+use arrow_ipc::{
+    CompressionType, KeyValue, KeyValueArgs, Message, MessageArgs, MessageHeader, RecordBatchArgs,
+    root_as_message,
+};
 use arrow_schema::Field as ArrowField;
+use flatbuffers::FlatBufferBuilder;
 use forebay_core::Key;
 use forebay_io::DiskConfig;
 use forebay_store::{Context, MemoryStore, PutOptions, Store, StoreExt};
@@ -151,7 +158,7 @@ fn chunk_of(columns: Vec<(&str, ArrayRef)>, compression: Option<CompressionType>
     }
     chunk.extend_from_slice(&file);
     chunk.extend_from_slice(&(file.len() as u32).to_le_bytes());
-    chunk.extend_from_slice(MAGIC);
+    chunk.extend_from_slice(ROWS_MAGIC);
     chunk
 }
 
@@ -488,6 +495,87 @@ fn footers_and_messages_that_say_too_much_are_a_limit_and_no_damage() {
     let error = ArrowChunk::of_bytes(&wide.into()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
     assert!(error.message().len() < 200 && error.hint().is_some(), "{error}");
+    assert!(
+        error.message().starts_with("the footer of its rows says more"),
+        "{error}"
+    );
+}
+
+/// A message of a batch of three rows, beside which so many notes are; all of them say the same, which is there once.
+fn message_of(notes: usize, note: &str) -> Vec<u8> {
+    let mut builder = FlatBufferBuilder::new();
+    let text = builder.create_string(note);
+    let pair = KeyValueArgs {
+        key: Some(text),
+        value: None,
+    };
+    let pairs: Vec<_> = (0..notes)
+        .map(|_| KeyValue::create(&mut builder, &pair))
+        .collect();
+    let pairs = builder.create_vector(&pairs);
+    let batch = RecordBatchArgs {
+        length: 3,
+        ..RecordBatchArgs::default()
+    };
+    let batch = arrow_ipc::RecordBatch::create(&mut builder, &batch);
+    let message = MessageArgs {
+        version: MetadataVersion::V5,
+        header_type: MessageHeader::RecordBatch,
+        header: Some(batch.as_union_value()),
+        custom_metadata: Some(pairs),
+        ..MessageArgs::default()
+    };
+    let message = Message::create(&mut builder, &message);
+    builder.finish(message, None);
+    let message = builder.finished_data();
+    [&[0xff; 4][..], &(message.len() as u32).to_le_bytes(), message].concat()
+}
+
+#[test]
+fn messages_have_limits_of_their_own() {
+    let refused = |message: &[u8]| {
+        let error = batch::rows(message).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+        assert!(error.message().starts_with("the message says more"), "{error}");
+    };
+    let tables_max = batch::MESSAGE_TABLES_MAX;
+    assert_eq!(batch::rows(&message_of(tables_max - 10, "x")).unwrap(), 3);
+    refused(&message_of(tables_max, "x"));
+    let long = "x".repeat(SHARED_FREE_BYTES);
+    assert_eq!(batch::rows(&message_of(SHARED_MAX - 1, &long)).unwrap(), 3);
+    refused(&message_of(SHARED_MAX + 1, &long));
+    // How long they are is known before they are read.
+    let of_bytes = |message: u64| {
+        let block = (8, message as i32, 8);
+        batches(std::iter::once(block), Span::first(2 * MESSAGE_BYTES_MAX)).map(|batches| batches.len())
+    };
+    assert_eq!(of_bytes(MESSAGE_BYTES_MAX).unwrap(), 1);
+    let error = of_bytes(MESSAGE_BYTES_MAX + 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+}
+
+/// What one row of a list of these items is checked with before it is decoded: up to so many bytes.
+fn checked(items: ArrayRef, bytes_max: u64) -> Result<()> {
+    let item = Arc::new(ArrowField::new("item", items.data_type().clone(), true));
+    let ends = OffsetBuffer::from_lengths([items.len()]);
+    let list: ArrayRef = Arc::new(LargeListArray::new(item, ends, items, None));
+    let bytes = Bytes::from(chunk_of(vec![("x", list)], None));
+    let chunk = ArrowChunk::of_bytes(&bytes)?.unwrap();
+    let Batch {
+        extent,
+        message_bytes,
+    } = chunk.batches[0];
+    let whole = bytes.slice(extent.relative_to(0));
+    let (message, body) = whole.split_at(message_bytes as usize);
+    batch::check(chunk.schema.fields(), message, body, 1, bytes_max)
+}
+
+#[test]
+fn values_are_reckoned_with_what_their_type_takes() {
+    checked(Arc::new(BooleanArray::from(vec![true; 1000])), 1100).unwrap();
+    checked(Arc::new(BooleanArray::from(vec![true; 1000])), 999).unwrap_err();
+    checked(Arc::new(Int8Array::from(vec![1; 1000])), 1200).unwrap();
+    checked(Arc::new(NullArray::new(1000)), 7999).unwrap_err();
 }
 
 /// Lists that have one of these each.
