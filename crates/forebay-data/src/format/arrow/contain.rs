@@ -76,6 +76,8 @@ const PREFIXES: &[&str] = &[
     "NYI: ",
     "Parser error: ",
     "Ipc error: ",
+    "Schema error: ",
+    "Io error: ",
     "Invalid argument error: ",
     "Not yet implemented: ",
 ];
@@ -94,6 +96,10 @@ fn sentence(error: &ParquetError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use arrow_schema::ArrowError;
+
     use super::*;
 
     #[test]
@@ -107,6 +113,13 @@ mod tests {
             error.unwrap_err().message(),
             "column 'x' cannot be read: Page CRC checksum mismatch"
         );
+        for error in [
+            ArrowError::SchemaError("a type that is none".into()),
+            ArrowError::IoError("a type that is none".into(), io::Error::other("")),
+        ] {
+            let error = contained::<()>("read", "x", || Err(error.into())).unwrap_err();
+            assert_eq!(error.message(), "x cannot be read: a type that is none");
+        }
         let ours = Error::new(ErrorKind::LimitExceeded, "read", "too much");
         assert_eq!(
             contained::<()>("read", "x", || Err(ours.into()))

@@ -261,8 +261,13 @@ fn list_column<O: OffsetSizeTrait>(list: &GenericListArray<O>) -> Result<Column>
     if dtype_of(values.data_type()).is_none() {
         return Err(corrupt("its lists are of another type than the schema says"));
     }
-    if values.null_count() > 0 {
-        return Err(null_element());
+    if let Some(nulls) = values.nulls().filter(|nulls| nulls.null_count() > 0) {
+        // What a list holds that is null itself is nobody's.
+        let mut lists = offsets.iter().zip(offsets.iter().skip(1)).enumerate();
+        let has_null = |start: usize, end: usize| (start..end).any(|item| nulls.is_null(item - first));
+        if lists.any(|(row, (start, end))| list.is_valid(row) && has_null(*start, *end)) {
+            return Err(null_element());
+        }
     }
     let (data, width) = fixed(&values)?;
     let ends = offsets

@@ -4,7 +4,7 @@ use arrow_array::{
     ArrayRef, BooleanArray, Float64Array, Int8Array, Int64Array, LargeListArray, NullArray, RecordBatch,
     StringArray,
 };
-use arrow_buffer::OffsetBuffer;
+use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow_ipc::{
     CompressionType, KeyValue, KeyValueArgs, Message, MessageArgs, MessageHeader, RecordBatchArgs,
@@ -576,6 +576,24 @@ fn values_are_reckoned_with_what_their_type_takes() {
     checked(Arc::new(BooleanArray::from(vec![true; 1000])), 999).unwrap_err();
     checked(Arc::new(Int8Array::from(vec![1; 1000])), 1200).unwrap();
     checked(Arc::new(NullArray::new(1000)), 7999).unwrap_err();
+}
+
+#[test]
+fn a_null_in_a_list_that_is_null_itself_is_nobodys() {
+    let items: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None, Some(3)]));
+    let list = |is_there| -> ArrayRef {
+        let item = Arc::new(ArrowField::new("item", DataType::Int64, true));
+        let ends = OffsetBuffer::new(vec![0, 1, 2, 3].into());
+        let nulls = NullBuffer::from(vec![true, is_there, true]);
+        Arc::new(LargeListArray::new(item, ends, Arc::clone(&items), Some(nulls)))
+    };
+    let blocks = read(&chunk_of(vec![("x", list(false))], None), 3).unwrap();
+    let lens: Vec<_> = (0..3)
+        .map(|row| blocks[0].field(row, 0).map(<[u8]>::len))
+        .collect();
+    assert_eq!(lens, [Some(8), None, Some(8)]);
+    let error = read(&chunk_of(vec![("x", list(true))], None), 3).unwrap_err();
+    assert!(error.message().contains("a null in it"), "{error}");
 }
 
 /// Lists that have one of these each.
