@@ -29,7 +29,7 @@ pub use self::index::{Chunk, INDEX_BYTES_MAX, Index, Loader};
 pub use self::leaf::Leaf;
 pub(crate) use self::leaf::open_value;
 
-use self::arrow::ArrowChunk;
+use self::arrow::{ArrowChunk, ROWS_MAGIC};
 use self::index::Granularity;
 use self::items::Items;
 use crate::codec::Codec;
@@ -94,8 +94,14 @@ impl LitData {
             let sizes = index.leaves.iter().map(|(_, leaf)| leaf.size()).collect();
             return Ok(Box::new(Items::new(chunk.items, index.fields(), sizes)));
         }
+        let bytes = (index.granularity != Granularity::Batch).then_some(chunk.bytes);
         let reader = move |header: Header<'_>| plan(&index, &chunk, allow_pickle, header);
-        Ok(Box::new(ChunkScan(Rows::new(OP, Box::new(reader)))))
+        Ok(Box::new(ChunkScan {
+            rows: Rows::new(OP, Box::new(reader)),
+            bytes,
+            refused: None,
+            last: Vec::new(),
+        }))
     }
 }
 
@@ -227,15 +233,51 @@ fn tokens_plan(index: &Index, chunk: &Chunk, header: Header<'_>) -> Result<Plan>
 }
 
 /// A pass over one chunk.
-pub(crate) struct ChunkScan(Rows);
+pub(crate) struct ChunkScan {
+    rows: Rows,
+    /// Its length before compression, where index.json says that.
+    bytes: Option<u64>,
+    /// Why a chunk is refused that goes on behind its items. What it is says its end, which is awaited.
+    refused: Option<Error>,
+    /// The last bytes since then.
+    last: Vec<u8>,
+}
 
 impl Scan for ChunkScan {
     fn feed(&mut self, bytes: &[u8]) -> Result<()> {
-        self.0.feed(bytes)
+        if self.refused.is_none()
+            && let Err(error) = self.rows.feed(bytes)
+        {
+            if self
+                .rows
+                .end_known()
+                .zip(self.bytes)
+                .is_none_or(|(end, bytes)| bytes <= end)
+            {
+                return Err(error);
+            }
+            self.refused = Some(error);
+        }
+        if self.refused.is_some() {
+            let count = ROWS_MAGIC.len();
+            let new = bytes.len().saturating_sub(count);
+            self.last.extend_from_slice(bytes.get(new..).unwrap_or_default());
+            self.last.drain(..self.last.len().saturating_sub(count));
+        }
+        Ok(())
     }
 
     fn finish(self: Box<Self>) -> Result<Table> {
-        self.0.finish()
+        match self.refused {
+            None => self.rows.finish(),
+            Some(_) if self.last == ROWS_MAGIC => {
+                let message = "behind its items are rows kept as Arrow, which say the same once more";
+                Err(Error::new(ErrorKind::Unsupported, OP, message).with_hint(
+                    "development versions of litdata wrote both into one chunk; write the data set again",
+                ))
+            }
+            Some(error) => Err(error),
+        }
     }
 }
 

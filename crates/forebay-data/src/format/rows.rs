@@ -181,6 +181,11 @@ impl Rows {
         Err(self.corrupt(&format!("the shard ends at byte {}, {place}", self.at)))
     }
 
+    /// Where the last row ends, once the table says so.
+    pub(crate) fn end_known(&self) -> Option<u64> {
+        matches!(self.phase, Phase::Header | Phase::Rows).then(|| self.end().into())
+    }
+
     /// Go on as far as the bytes that came allow.
     fn settle(&mut self) -> Result<()> {
         if self.phase == Phase::Header && self.partial.len() as u64 == self.header_bytes() {

@@ -196,6 +196,21 @@ fn bytes_behind_the_items_are_refused() {
     );
 }
 
+#[test]
+fn rows_of_arrow_behind_leaves_are_told() {
+    let plain = chunk(&[&[&[1; 8]], &[&[2; 8]]]);
+    let both = [&plain[..], b"an Arrow file", &13u32.to_le_bytes(), b"LDARW01\0"].concat();
+    let index = index(&["int"], 2, both.len());
+    for step in 1..=both.len() {
+        let error = scan(&index, &both, step).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{step} {error}");
+        assert!(error.message().contains("rows kept as Arrow"), "{error}");
+    }
+    // Only where there is something behind the items does the end say anything.
+    let leaf = chunk(&[&[b"LDARW01\0"]]);
+    scan(&self::index(&["int"], 1, leaf.len()), &leaf, 7).unwrap();
+}
+
 /// What a chunk of compressed items becomes, and its table.
 fn items(index: &Json, stored: &[u8], step: usize) -> Result<(Vec<u8>, Table)> {
     let raw = decoded(Codec::LitdataItems, stored, step)?;
