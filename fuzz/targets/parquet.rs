@@ -1,20 +1,18 @@
 //! Parquet files: whatever the bytes, reading ends with rows or an error.
-//!
-//! Panics of the Parquet library are contained and become errors, so the hook that ends the process at a panic is taken out; one that gets through still
-//! ends it.
 
 #![no_main]
 
-use std::sync::{Arc, Once};
+#[path = "../panics.rs"]
+mod panics;
+
+use std::sync::Arc;
 
 use forebay_data::format::parquet::File;
 use forebay_data::format::scan_bytes;
 use libfuzzer_sys::fuzz_target;
 
-static QUIET: Once = Once::new();
-
 fuzz_target!(|bytes: &[u8]| {
-    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+    panics::tell_places();
     let bytes = bytes::Bytes::copy_from_slice(bytes);
     let Ok(file) = File::from_bytes(&bytes, None) else {
         return;

@@ -4,14 +4,15 @@
 //! interesting is kept in `target/fuzz/corpus`, what fails in `target/fuzz/artifacts`; a failing input becomes a test of its parser.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::args::FuzzOptions;
 use crate::run::Runner;
 
-/// Longest input: several times the longest text any of these parsers accepts.
-const INPUT_BYTES_MAX: usize = 16 << 10;
+/// Longest input: several times the longest text any of these parsers accepts. Where a target begins with a longer file, that.
+const INPUT_BYTES_MAX: u64 = 16 << 10;
 
 /// One input may take that long before it counts as a hang.
 const INPUT_SECONDS_MAX: u32 = 10;
@@ -56,6 +57,10 @@ pub(crate) fn run(runner: &Runner, options: &FuzzOptions) -> Result<bool> {
         let program = build.join(&host).join("release").join(name);
         // Nobody finds the way into a footer by chance: what others wrote is where to begin.
         let fixtures = Some(workspace.root().join("fixtures").join(name)).filter(|folder| folder.is_dir());
+        let bytes_max = match &fixtures {
+            Some(folder) => longest(folder)?.max(INPUT_BYTES_MAX),
+            None => INPUT_BYTES_MAX,
+        };
         let status = runner.status(
             runner
                 .command(program)
@@ -63,7 +68,7 @@ pub(crate) fn run(runner: &Runner, options: &FuzzOptions) -> Result<bool> {
                 .args(fixtures)
                 .arg(format!("-artifact_prefix={}/", artifacts.display()))
                 .arg(format!("-max_total_time={}", options.seconds))
-                .arg(format!("-max_len={INPUT_BYTES_MAX}"))
+                .arg(format!("-max_len={bytes_max}"))
                 .arg(format!("-timeout={INPUT_SECONDS_MAX}"))
                 .arg("-print_final_stats=1")
                 .arg("-verbosity=0"),
@@ -73,7 +78,21 @@ pub(crate) fn run(runner: &Runner, options: &FuzzOptions) -> Result<bool> {
     Ok(passed)
 }
 
-fn targets(folder: &std::path::Path) -> Result<Vec<String>> {
+/// Bytes of the longest file in a folder and those within; what is cut off is seldom what its writer wrote.
+fn longest(folder: &Path) -> Result<u64> {
+    let mut longest = 0;
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let entry = entry?;
+        longest = longest.max(if entry.file_type()?.is_dir() {
+            self::longest(&entry.path())?
+        } else {
+            entry.metadata()?.len()
+        });
+    }
+    Ok(longest)
+}
+
+fn targets(folder: &Path) -> Result<Vec<String>> {
     let listed = fs::read_dir(folder.join("targets")).context("cannot read fuzz/targets")?;
     let mut names = Vec::new();
     for entry in listed {

@@ -20,37 +20,45 @@ pub(super) fn run(bytes: &[u8]) {
         return;
     };
     let step = usize::from(*first) + 1;
-    for loader in [Loader::PyTree, Loader::Tokens] {
-        scan(loader, rest, step);
-        scan(loader, &with_offsets(rest), step);
+    // What others wrote, with which a fuzzer begins, says nothing of steps.
+    for bytes in [bytes, rest] {
+        run_cut(bytes, step);
     }
-    if let Ok(index) = Index::parse(rest) {
+    for good in [ROWS, ROWS_ZSTD] {
+        arrow(&damaged(good, rest), step);
+    }
+}
+
+/// The bytes, and the same in pieces of `step`.
+fn run_cut(bytes: &[u8], step: usize) {
+    for loader in [Loader::PyTree, Loader::Tokens] {
+        scan(loader, bytes, step);
+        scan(loader, &with_offsets(bytes), step);
+    }
+    if let Ok(index) = Index::parse(bytes) {
         let chunk = index.chunks.first().map(|chunk| (chunk.key.clone(), chunk.bytes));
         if let Some((key, bytes)) = chunk {
             let _ = LitData::new(&Key::ROOT, index).scan_file(&key, bytes);
         }
     }
     for name in ["tensor", "numpy", "pil", "jpeg_array"] {
-        if let Ok(Value::Array(array)) = Value::open(&format!("litdata:{name}"), rest) {
+        if let Ok(Value::Array(array)) = Value::open(&format!("litdata:{name}"), bytes) {
             let elements: u64 = array.shape.iter().product();
             assert_eq!(elements * array.dtype.bytes(), array.values.len() as u64);
         }
     }
-    if let Ok(text) = std::str::from_utf8(rest) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
         let names = super::spec::names(Some(text), 3);
         assert_eq!(names.len(), 3);
     }
-    mds::decode_fuzzed(Codec::LitdataFrames, rest, step);
-    mds::decode_fuzzed(Codec::LitdataItems, rest, step);
+    mds::decode_fuzzed(Codec::LitdataFrames, bytes, step);
+    mds::decode_fuzzed(Codec::LitdataItems, bytes, step);
     same_when_cut(
         || Box::new(Items::new(2, leaves(), vec![Some(8), None])),
-        rest,
+        bytes,
         step,
     );
-    arrow(rest, step);
-    for good in [ROWS, ROWS_ZSTD] {
-        arrow(&damaged(good, rest), step);
-    }
+    arrow(bytes, step);
 }
 
 /// A good chunk with some bytes changed: two bytes say which, one says how. Nobody writes a chunk of Arrow by chance.

@@ -19,9 +19,17 @@ pub(super) fn run(bytes: &[u8]) {
         return;
     };
     let step = usize::from(*first) + 1;
-    scan(rest, step);
-    scan(&with_header(rest), step);
-    if let Ok(index) = Index::parse(rest) {
+    // What others wrote, with which a fuzzer begins, says nothing of steps.
+    for bytes in [bytes, rest] {
+        run_cut(bytes, step);
+    }
+}
+
+/// The bytes, and the same in pieces of `step`.
+fn run_cut(bytes: &[u8], step: usize) {
+    scan(bytes, step);
+    scan(&with_header(bytes), step);
+    if let Ok(index) = Index::parse(bytes) {
         let text = index.to_json().expect("an index has a text");
         assert_eq!(Index::parse(&text).expect("it is one"), index);
         if let Some(entry) = index.shards.first() {
@@ -31,13 +39,13 @@ pub(super) fn run(bytes: &[u8]) {
         }
     }
     for name in ["ndarray", "ndarray:int16", "pil", "jpeg_array", "list[png]"] {
-        if let Ok(Value::Array(array)) = Value::open(&format!("mds:{name}"), rest) {
+        if let Ok(Value::Array(array)) = Value::open(&format!("mds:{name}"), bytes) {
             let elements: u64 = array.shape.iter().product();
             assert_eq!(elements * array.dtype.bytes(), array.values.len() as u64);
         }
     }
     if let Ok(encoding) =
-        std::str::from_utf8(rest).map_or(Err(()), |name| Encoding::parse(name).map_err(drop))
+        std::str::from_utf8(bytes).map_or(Err(()), |name| Encoding::parse(name).map_err(drop))
     {
         assert_eq!(
             Encoding::parse(&encoding.to_string()).expect("its own name"),
@@ -51,7 +59,7 @@ pub(super) fn run(bytes: &[u8]) {
         Codec::Zstd,
         Codec::Gzip,
     ] {
-        decode(codec, rest, step);
+        decode(codec, bytes, step);
     }
 }
 
