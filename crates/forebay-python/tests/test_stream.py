@@ -7,6 +7,7 @@ import gc
 import io
 import json
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -455,6 +456,38 @@ def test_a_state_goes_on_where_it_was(data: Path) -> None:
         forebay.stream(data, **{**options, "seed": 8}).load_state_dict(state)
     with pytest.raises(forebay.CorruptDataError):
         first.load_state_dict({"version": "x"})
+
+
+def test_fingerprints_name_what_ranks_have_in_common(data: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"batch_size": 6, "shuffle": True, "lanes": 4}
+
+    def fingerprint(url: Any = data, **others: Any) -> str:
+        return forebay.stream(url, **{**options, **others}).fingerprint
+
+    own = fingerprint()
+    assert len(bytes.fromhex(own)) == 8
+    ranks = [fingerprint(rank=rank, world=2, batch_size=3) for rank in range(2)]
+    assert ranks == [own, own]
+    # What each rank may choose for itself.
+    assert fingerprint(fields=["cls"], threads=1, decode={"cls": "int"}, epochs=2) == own
+    with forebay.stream(data, **options) as stream:
+        next(stream)
+        assert stream.fingerprint == own
+    assert stream.fingerprint == own
+    # Elsewhere, and with an index.
+    copied = shutil.copytree(data, tmp_path / "copied")
+    assert fingerprint(copied, save_index=True) == fingerprint(copied) == own
+    write_shard(copied / "train-003.tar", 3, SAMPLES - 1)
+    (copied / "_forebay.fbi").unlink()
+    others = [
+        fingerprint(copied),
+        fingerprint(seed=1),
+        fingerprint(batch_size=5),
+        fingerprint(filter="cls < 10"),
+        fingerprint([data, data], weights=[1, 1]),
+        fingerprint([data, data], weights=[2, 1]),
+    ]
+    assert len({own, *others}) == len(others) + 1
 
 
 def test_closed_streams_tell_where_they_stood(data: Path) -> None:

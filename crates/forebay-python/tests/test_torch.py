@@ -181,28 +181,71 @@ def test_transforms_may_return_anything(data: Path) -> None:
         assert sum(1 for _ in loader) == 12
 
 
-def stream_other_data(rank: int, folders: list[str], meeting: str) -> None:
+def join(rank: int, meeting: str) -> Any:
+    """Become one of two ranks."""
     import torch
-    from forebay.torch import StreamLoader
 
     group = torch.distributed
     group.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+    return group
+
+
+def stream_other_data(rank: int, folders: list[str], meeting: str) -> None:
+    from forebay.torch import StreamDataset, StreamLoader
+
+    group = join(rank, meeting)
     try:
         with pytest.raises(forebay.InvalidInputError, match="data differ"):
             StreamLoader(folders[rank], batch_size=4, shuffle=True, lanes=2)
         StreamLoader(folders[0], batch_size=4, shuffle=True, lanes=2).close()
+        for given in ({}, {"rank": rank, "world": 2}):
+            with pytest.raises(
+                forebay.InvalidInputError, match=r"ranks 1 stream something else.*data differ"
+            ):
+                StreamDataset(folders[rank], batch_size=4, shuffle=True, lanes=4, **given)
+        with pytest.raises(forebay.InvalidInputError, match="settings differ"):
+            StreamDataset(folders[0], batch_size=4, shuffle=True, lanes=4, seed=rank)
     finally:
         group.destroy_process_group()
 
 
-def test_ranks_that_see_other_data_are_told(data: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def stream_by_workers(rank: int, data: str, meeting: str, out: str) -> None:
+    from forebay.torch import StreamDataset
+    from torch.utils.data import DataLoader
+
+    group = join(rank, meeting)
+    try:
+        dataset = StreamDataset(data, batch_size=5, shuffle=True, lanes=4, fields=["cls"])
+        given = names(DataLoader(dataset, batch_size=None, num_workers=2))  # type: ignore[arg-type]
+        if rank == 0:
+            # Of its own, so nobody else has it: nobody is asked, either.
+            given += names(StreamDataset(data, batch_size=5, rank=0, world=1))
+        Path(out, str(rank)).write_text(" ".join(given))
+    finally:
+        group.destroy_process_group()
+
+
+def meet(function: Any, folder: Path, *args: Any) -> None:
     import torch
 
+    torch.multiprocessing.spawn(function, args=(*args[:1], f"file://{folder}/meeting", *args[1:]), nprocs=2)
+
+
+def test_ranks_that_see_other_data_are_told(data: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other")
     write_shard(other / "train-000.tar", 7)
-    meeting = f"file://{other}/meeting"
-    started = ([str(data), str(other)], meeting)
-    torch.multiprocessing.spawn(stream_other_data, args=started, nprocs=2)
+    meet(stream_other_data, other, [str(data), str(other)])
+
+
+@pytest.mark.timeout(120)
+def test_ranks_that_see_the_same_go_on_in_workers(
+    data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    out = tmp_path_factory.mktemp("out")
+    meet(stream_by_workers, out, str(data), str(out))
+    given = [Path(out, str(rank)).read_text().split() for rank in range(2)]
+    assert len(given[1]) == 60
+    assert sorted(given[0] + given[1]) == sorted(keys() * 2)
 
 
 @needs_cuda

@@ -11,6 +11,7 @@ processes are needed. Arrays show the memory of the batch without a copy, keep i
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import operator
 import os
@@ -110,6 +111,12 @@ def _alone(method: Callable[..., Any], *arguments: Any) -> Any:
         raise
 
 
+def _fingerprint(position: Mapping[str, Any]) -> str:
+    """Name what a position says but for where it stands: the data, the global batch, the settings."""
+    common = {name: value for name, value in position.items() if name not in ("epoch", "samples")}
+    return hashlib.blake2b(json.dumps(common, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
 class Stream(Iterator[Batch]):
     """Batches of a data set; made by ``forebay.stream``. For one thread at a time."""
 
@@ -146,7 +153,9 @@ class Stream(Iterator[Batch]):
             if callable(how) or how in _DECODERS
         }
         self._fields: dict[str, dict[str, Any]] = {field["name"]: field for field in self.schema}
-        batch = json.loads(self._native.position(0))["batch"]
+        position = json.loads(self._native.position(0))
+        self._fingerprint = _fingerprint(position)
+        batch = position["batch"]
         left_out = self._samples - self._batches * batch
         is_whole = options.get("limit") is None and len(urls) == 1
         is_much = left_out > max(self._samples * _LEFT_OUT_TOLD, batch)
@@ -180,6 +189,14 @@ class Stream(Iterator[Batch]):
     def samples(self) -> int:
         """Samples of the data set that the filter keeps, over all ranks."""
         return self._samples
+
+    @property
+    def fingerprint(self) -> str:
+        """Name of the data set as it is seen here, of what is kept of it, and of the settings of the order.
+
+        Ranks that share an epoch have the same one; where one differs, samples come twice or not at all.
+        """
+        return self._fingerprint
 
     def __len__(self) -> int:
         """Batches of one epoch, the same on every rank."""

@@ -392,6 +392,18 @@ def _agree(state: dict[str, Any]) -> None:
         )
 
 
+def _is_of_group(options: Mapping[str, Any]) -> bool:
+    """Whether the ranks are those of the process group, so that each of them makes the same data set.
+
+    Others, such as the one rank that evaluates, may be alone with theirs, and would wait for ever.
+    """
+    group = torch.distributed
+    if get_worker_info() is not None or not (group.is_available() and group.is_initialized()):
+        # A worker that was forked has the group of its parent, and must not use it.
+        return False
+    return bool(1 < (options.get("world") or 1) == group.get_world_size())
+
+
 def _look(url: str, name: str = "url") -> None:
     """Refuse a path of this machine that is not there; to look for others takes the network."""
     is_path = ":" not in url.partition("/")[0] and "{" not in url
@@ -417,6 +429,9 @@ class StreamDataset(IterableDataset[Any]):
     workers, so any way to start them works. Every iteration is the epoch that ``set_epoch`` chose, as with
     samplers; without a call it is the same one every time. There is no ``len``: it depends on the number of
     workers, and is known once the data set is open. For states use ``StreamLoader``.
+
+    Where rank and world size are those of ``torch.distributed``, each rank opens the data set once when this
+    is made, and ranks that see something else than the others are refused.
     """
 
     def __init__(
@@ -440,6 +455,10 @@ class StreamDataset(IterableDataset[Any]):
         # Shared with workers that live on from one epoch to the next.
         epoch = torch.zeros(1, dtype=torch.int64)
         self._epoch = epoch.share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
+        if _is_of_group(self.options):
+            # Workers cannot ask each other.
+            with stream(self.url, **self.options) as opened:
+                _agree(opened.state_dict())
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration gives."""
