@@ -6,10 +6,11 @@ list, as torch and Lightning do when they go through a batch and put something e
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-from forebay._forebay import NativeBatch
+from forebay._forebay import InvalidInputError, NativeBatch
 
 if TYPE_CHECKING:
     import numpy
@@ -66,6 +67,23 @@ class Ragged:
         """The bytes of all values, one after the other."""
         return _numpy().frombuffer(self._data, dtype="uint8")  # type: ignore[no-any-return]
 
+    @property
+    def lengths(self) -> numpy.ndarray[Any, Any]:
+        """How many values each sample has: bytes, where the data set does not say what they are."""
+        return self._lengths()
+
+    def _lengths(self) -> numpy.ndarray[Any, Any]:
+        return _numpy().diff(self.offsets) // self._numbers().itemsize  # type: ignore[no-any-return]
+
+    def _numbers(self) -> numpy.ndarray[Any, Any]:
+        """Give the values of all samples, one after the other."""
+        dtype = "uint8" if self.dtype is None else _dtype(self.dtype)
+        return _numpy().frombuffer(self._data, dtype=dtype)  # type: ignore[no-any-return]
+
+    def _buffers(self) -> tuple[memoryview, memoryview]:
+        """Give the two buffers that one like this can be made around."""
+        return self._data, self._offsets.cast("B")
+
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
@@ -90,6 +108,38 @@ class Ragged:
     def list(self) -> _Values:
         """Every value, as ``ragged[i]`` gives it."""
         return self[:]
+
+    def padded(self, fill: float = 0, length: int | None = None) -> numpy.ndarray[Any, Any]:
+        """Give one array ``[B, length]``, with ``fill`` behind values that are shorter.
+
+        By default it is as long as the longest value. Of longer ones than ``length``, the end is cut off.
+        """
+        numpy = _numpy()
+        numbers, width = self._numbers(), self._width(length)
+        array = numpy.full((len(self), width), self._filling(fill), dtype=numbers.dtype)
+        begin, end = self.offsets[:-1, None] // numbers.itemsize, self.offsets[1:, None] // numbers.itemsize
+        places = begin + numpy.arange(width)
+        inside = places < end
+        array[inside] = numbers[places[inside]]
+        return array  # type: ignore[no-any-return]
+
+    def _width(self, length: int | None) -> int:
+        """Tell how long rows are: as the longest value, unless somebody says it."""
+        if length is None:
+            return int(self._lengths().max(initial=0))
+        width = operator.index(length)
+        if width < 0:
+            raise InvalidInputError(f"length cannot be {width}")
+        return width
+
+    def _filling(self, fill: float) -> float:
+        """Refuse what the values cannot be: it would be wrapped around to another number."""
+        dtype = self._numbers().dtype
+        if dtype.kind in "iu":
+            bounds = _numpy().iinfo(dtype)
+            if not bounds.min <= fill <= bounds.max or fill % 1:
+                raise InvalidInputError(f"fill: {fill} is no {dtype.name}, which the values are")
+        return fill
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Ragged, (self._data.tobytes(), self._offsets.tobytes(), self.dtype)

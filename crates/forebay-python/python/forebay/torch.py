@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing.reduction import ForkingPickler
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from forebay._batches import Batch, Ragged, sendable
+from forebay._batches import Batch, sendable
 from forebay._forebay import InvalidInputError, NotFoundError, PreconditionError, UnsupportedError
+from forebay._tensors import RaggedTensor, apply, tensors
 from forebay.streaming import _SHARED, Stream, checked, stream
 
 if TYPE_CHECKING:
@@ -39,52 +38,6 @@ def _ranks(options: dict[str, Any]) -> dict[str, Any]:
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
             return {**options, "rank": int(os.environ["RANK"]), "world": int(os.environ["WORLD_SIZE"])}
     return options
-
-
-def tensors(batch: Any) -> Any:
-    """Turn the arrays of a batch into tensors that share their memory; do not write to them.
-
-    Dicts, lists and tuples are gone through. Fields of type ``bfloat16`` stay 16-bit integers;
-    ``tensor.view(torch.bfloat16)`` shows what they are.
-    """
-    with warnings.catch_warnings():
-        # Nobody else writes to a batch either, and torch has no read-only tensors.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return _apply(batch, _tensor)
-
-
-def _tensor(value: Any) -> Any:
-    import numpy
-
-    return torch.from_numpy(value) if isinstance(value, numpy.ndarray) else value
-
-
-def _apply(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to all that is in dicts, lists and tuples; a batch stays the batch it is."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            value[name] = _apply(item, function)
-        return value
-    if isinstance(value, list):
-        return [_apply(item, function) for item in value]
-    if isinstance(value, tuple):
-        items = [_apply(item, function) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return function(value)
-
-
-def _share(ragged: Ragged) -> tuple[Any, ...]:
-    """Hand values of a worker process over in shared memory, as tensors are, and not through its pipe."""
-    data, offsets = tensors([ragged.bytes, ragged.offsets.view("uint8")])
-    return _shared, (data, offsets, ragged.dtype)
-
-
-def _shared(data: torch.Tensor, offsets: torch.Tensor, dtype: str | None) -> Ragged:
-    data_view, offsets_view = (memoryview(part.numpy()).toreadonly() for part in (data, offsets))
-    return Ragged(data_view, offsets_view, dtype)
-
-
-ForkingPickler.register(Ragged, _share)
 
 
 # cudaErrorHostMemoryAlreadyRegistered.
@@ -133,6 +86,8 @@ class StreamLoader:
     loads the loader's own state. Only the first ``for`` after ``load_state_dict`` gives the rest of an epoch.
     ``epochs`` bounds them, those that were left early included; by default there is no end. ``next(loader)``
     goes on with the epoch under way.
+
+    Arrays become tensors and lists of numbers ``RaggedTensor``; names, text and bytes stay as they are.
 
     With a CUDA ``device``, the next batch is copied on a side stream while the one before it is in use,
     straight from the memory it was made in. ``pin_memory`` without a device gives tensors in pinned memory
@@ -221,7 +176,7 @@ class StreamLoader:
         # By its number: torch takes longer to find it in a device than to copy a small batch.
         current = torch.cuda.current_stream(self.device.index)  # type: ignore[union-attr]
         current.wait_stream(self._side)
-        _apply(ready[0], lambda value: _record(value, current))
+        apply(ready[0], lambda value: _record(value, current))
         if self._after is None:
             self._fetch()
         return ready
@@ -267,9 +222,12 @@ class StreamLoader:
 
     def _move(self, batch: Any, sources: list[torch.Tensor] | None = None) -> Any:
         def move(value: Any) -> Any:
+            if isinstance(value, RaggedTensor):
+                return value._moved(move)
             if not isinstance(value, torch.Tensor):
                 return value
-            if (self.pin_memory or self._side is not None) and not value.is_pinned():
+            wants_pinned = self.pin_memory or self._side is not None
+            if wants_pinned and not value.is_pinned() and value.numel() > 0:
                 # On the way to a device, that is: more batches are in use than there is pinned memory for.
                 self._unpinned += self._side is not None
                 value = value.pin_memory()
@@ -279,7 +237,7 @@ class StreamLoader:
                 sources.append(value)
             return value.to(self.device, non_blocking=True)
 
-        return _apply(tensors(batch), move)
+        return apply(tensors(batch), move)
 
     def state_dict(self) -> dict[str, Any]:
         """Tell where the loader stands after the last batch it gave, or stood when it was closed."""
@@ -371,7 +329,7 @@ def _at_epoch(state: Mapping[str, Any], epoch: int, batches: int) -> dict[str, A
 
 
 def _record(value: Any, stream: Any) -> Any:
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor | RaggedTensor):
         value.record_stream(stream)
     return value
 
@@ -477,4 +435,7 @@ class StreamDataset(IterableDataset[Any]):
             batches.load_state_dict(_at_epoch(batches.state_dict(), epoch, len(batches)))
             for batch in batches:
                 # Views of memory, which a transform may give, cannot be pickled: torch would wait for ever.
-                yield tensors(batch) if worker is None else _apply(tensors(batch), sendable)
+                yield tensors(batch) if worker is None else apply(tensors(batch), sendable)
+
+
+__all__ = ["RaggedTensor", "StreamDataset", "StreamLoader", "tensors"]

@@ -1,0 +1,159 @@
+"""Batches as tensors: arrays share their memory, and so do lists of numbers, as one tensor of all values.
+
+Arrays become plain tensors, lists of numbers ``RaggedTensor``; names, text and bytes stay what they are.
+Worker processes hand ragged values over in shared memory.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+
+from forebay._batches import Ragged, _dtype, _numpy
+from forebay._forebay import UnsupportedError
+
+
+def tensors(batch: Any) -> Any:
+    """Turn the arrays of a batch into tensors that share their memory; do not write to them.
+
+    Dicts, lists and tuples are gone through. Fields of type ``bfloat16`` stay 16-bit integers;
+    ``tensor.view(torch.bfloat16)`` shows what they are.
+    """
+    with warnings.catch_warnings():
+        # Nobody else writes to a batch either, and torch has no read-only tensors.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return apply(batch, _tensor)
+
+
+def _tensor(value: Any) -> Any:
+    if isinstance(value, _numpy().ndarray):
+        return torch.from_numpy(value)
+    # Unsigned integers of more than a byte came with torch 2.3.
+    if type(value) is Ragged and value.dtype is not None and hasattr(torch, _dtype(value.dtype).name):
+        return RaggedTensor(*value._buffers(), value.dtype)
+    return value
+
+
+def apply(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to all that is in dicts, lists and tuples; a batch stays the batch it is."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            value[name] = apply(item, function)
+        return value
+    if isinstance(value, list):
+        return [apply(item, function) for item in value]
+    if isinstance(value, tuple):
+        items = [apply(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return function(value)
+
+
+class RaggedTensor(Ragged):
+    """Lists of numbers: ``values[splits[i] : splits[i + 1]]`` are those of sample ``i``.
+
+    ``values`` and ``splits`` are on the device of the batch, and so is what ``padded`` and ``nested`` give,
+    without a wait of the host. It is a ``Ragged``, too: ``ragged[i]`` and all else that those have are arrays
+    on the host, of the memory that the batch was made in.
+    """
+
+    # The numbers of all samples, one after the other.
+    values: torch.Tensor
+    # Where each sample begins in bytes, as it lies in the memory of the batch, which is pinned as a whole.
+    _places: torch.Tensor
+
+    def __init__(
+        self,
+        data: Any,
+        offsets: Any,
+        dtype: str,
+        moved: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> None:
+        """Around two buffers and what shows them on a device; made by ``forebay.torch``."""
+        super().__init__(data, offsets, dtype)
+        self.values, self._places = moved or tensors([self._numbers(), self.offsets])
+
+    @property
+    def splits(self) -> torch.Tensor:
+        """Where samples begin and end in ``values``: 64-bit integers, one more than there are samples."""
+        return self._places if self.values.element_size() == 1 else self._places // self.values.element_size()
+
+    @property
+    def lengths(self) -> torch.Tensor:  # type: ignore[override, unused-ignore]
+        """How many values each sample has."""
+        return self.splits.diff()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.values.device
+
+    def _moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> RaggedTensor:
+        """Give the same with both tensors moved."""
+        assert self.dtype is not None
+        return RaggedTensor(*self._buffers(), self.dtype, (move(self.values), move(self._places)))
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> RaggedTensor:
+        """Give it on another device, as ``Tensor.to`` does."""
+        return self._moved(lambda part: part.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> RaggedTensor:
+        """Give it in pinned memory, as ``Tensor.pin_memory`` does."""
+        return self._moved(lambda part: part.pin_memory())
+
+    def record_stream(self, stream: Any) -> None:
+        """Tell that a stream of the device uses it, as ``Tensor.record_stream`` does."""
+        self.values.record_stream(stream)
+        self._places.record_stream(stream)
+
+    def padded(self, fill: float = 0, length: int | None = None) -> torch.Tensor:  # type: ignore[override, unused-ignore]
+        """Give a tensor ``[B, length]`` on the device; see ``Ragged.padded``."""
+        width = self._width(length)
+        filling = self.values.new_full((), self._filling(fill))
+        if self.values.numel() == 0 or width == 0:
+            return filling.expand(len(self), width).clone()
+        # As plain integers of their size: of unsigned ones, torch can do little but look at them.
+        plain = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[self.values.element_size()]
+        begin, end = self.splits[:-1, None], self.splits[1:, None]
+        # Not by a mask: to select by one, the host has to wait for the device.
+        places = begin + torch.arange(width, device=self.device)
+        found = self.values.view(plain)[places.clamp(max=self.values.numel() - 1)]
+        return torch.where(places < end, found, filling.view(plain)).view(self.values.dtype)
+
+    def nested(self) -> torch.Tensor:
+        """Give a nested tensor of layout ``jagged``, which shows ``values``."""
+        make = getattr(torch.nested, "nested_tensor_from_jagged", None)
+        if make is None:
+            raise UnsupportedError(f"torch {torch.__version__} makes no nested tensors of layout jagged")
+        return make(self.values, self.splits)  # type: ignore[no-any-return, unused-ignore]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (*super().__reduce__()[1], str(self.device))
+
+    def __repr__(self) -> str:
+        return (
+            f"<forebay.RaggedTensor of {len(self)} samples, {self.values.numel()} values, on {self.device}>"
+        )
+
+
+def _again(data: bytes, offsets: bytes, dtype: str, device: str) -> RaggedTensor:
+    made = RaggedTensor(data, offsets, dtype)
+    return made if device == "cpu" else made.to(device)
+
+
+def _share(ragged: Ragged) -> tuple[Any, ...]:
+    """Hand values of a worker process over in shared memory, as tensors are, and not through its pipe."""
+    data, offsets = tensors([ragged.bytes, ragged.offsets.view("uint8")])
+    return _shared, (type(ragged), data, offsets, ragged.dtype)
+
+
+def _shared(kind: type[Ragged], data: torch.Tensor, offsets: torch.Tensor, dtype: Any) -> Ragged:
+    data_view, offsets_view = (memoryview(part.numpy()).toreadonly() for part in (data, offsets))
+    return kind(data_view, offsets_view, dtype)
+
+
+ForkingPickler.register(Ragged, _share)
+ForkingPickler.register(RaggedTensor, _share)

@@ -1,0 +1,240 @@
+"""Values of different sizes as one array, and lists of numbers as tensors."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import forebay
+import pytest
+
+np = pytest.importorskip("numpy")
+
+# Tokens of each document; some have none.
+LENGTHS = [3, 0, 7, 1, 12, 5, 0, 9] * 8
+
+
+def write_documents(folder: Path) -> list[Any]:
+    """Write lists of tokens, as Megatron-LM has them, and give them."""
+    ends = list(itertools.accumulate(LENGTHS, initial=0))
+    tokens = np.arange(60_000, 60_000 + ends[-1]).astype("<u2")
+    tokens.tofile(folder / "train.bin")
+    count = len(LENGTHS)
+    index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, count, count + 1)
+    index += struct.pack(f"<{count}i", *LENGTHS)
+    index += struct.pack(f"<{count}q", *(2 * end for end in ends[:-1]))
+    index += struct.pack(f"<{count + 1}q", *range(count + 1))
+    (folder / "train.idx").write_bytes(index)
+    return [tokens[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    write_documents(tmp_path)
+    return tmp_path
+
+
+OPTIONS: dict[str, Any] = {"batch_size": 8, "format": "tokens"}
+
+
+def padded(values: list[Any], fill: int, length: int) -> list[list[int]]:
+    """As ``Ragged.padded`` does it, value by value."""
+    return [[*value[:length].tolist(), *[fill] * (length - len(value))] for value in values]
+
+
+def ragged(values: list[list[int]], dtype: str) -> forebay.Ragged:
+    arrays = [np.array(value, dtype=dtype) for value in values]
+    offsets = np.cumsum([0, *(array.nbytes for array in arrays)]).astype("<i8")
+    return forebay.Ragged(b"".join(array.tobytes() for array in arrays), offsets.tobytes(), dtype)
+
+
+def test_lists_are_padded_to_one_array(tmp_path: Path) -> None:
+    expected = write_documents(tmp_path)
+    for number, batch in enumerate(forebay.stream(tmp_path, **OPTIONS)):
+        tokens, own = batch["tokens"], expected[8 * number :][:8]
+        assert tokens.dtype == "uint16"
+        assert tokens.lengths.tolist() == LENGTHS[:8]
+        whole = tokens.padded()
+        assert (whole.dtype, whole.shape) == (np.uint16, (8, 12))
+        assert whole.tolist() == padded(own, 0, 12)
+        whole[:] = 0
+        for fill, length in ((7, 4), (65_535, 12), (0, 20), (1, 1)):
+            assert tokens.padded(fill=fill, length=length).tolist() == padded(own, fill, length)
+        assert tokens.padded(length=0).shape == (8, 0)
+    assert number == 7
+
+
+def test_bytes_are_padded_as_bytes() -> None:
+    values = [b"some", b"", b"longer text"]
+    offsets = np.cumsum([0, *map(len, values)]).astype("<i8").tobytes()
+    rows = forebay.Ragged(b"".join(values), offsets).padded(fill=32, length=6)
+    assert rows.dtype == np.uint8
+    assert [row.tobytes() for row in rows] == [b"some  ", b"      ", b"longer"]
+
+
+def test_nothing_is_padded_to_nothing() -> None:
+    assert ragged([], "int32").padded().shape == (0, 0)
+    assert ragged([], "int32").padded(length=3).shape == (0, 3)
+    assert ragged([[], []], "float32").padded().shape == (2, 0)
+    assert ragged([[], []], "float32").padded(fill=0.5, length=2).tolist() == [[0.5, 0.5]] * 2
+
+
+def test_fillings_that_values_cannot_be_are_refused() -> None:
+    tokens = ragged([[1], [2, 3]], "uint16")
+    for fill in (-100, 65_536, 0.5, float("nan"), float("inf")):
+        with pytest.raises(forebay.InvalidInputError, match=r"fill: .* is no uint16"):
+            tokens.padded(fill=fill)
+    assert tokens.padded(fill=np.int64(9)).tolist() == [[1, 9], [2, 3]]
+    weights = ragged([[1], [2, 3]], "float32")
+    assert weights.padded(fill=-np.inf).tolist() == [[1, -np.inf], [2, 3]]
+    with pytest.raises(forebay.InvalidInputError, match="length cannot be -1"):
+        tokens.padded(length=-1)
+    with pytest.raises(TypeError):
+        tokens.padded(length=1.5)  # type: ignore[arg-type]
+
+
+needs_cuda = pytest.mark.skipif(
+    "not __import__('importlib').util.find_spec('torch') or not __import__('torch').cuda.is_available()",
+    reason="no GPU",
+)
+
+
+@pytest.mark.parametrize("device", [None, "cpu", pytest.param("cuda", marks=needs_cuda)])
+def test_loaders_give_lists_as_tensors(tmp_path: Path, device: str | None) -> None:
+    torch = pytest.importorskip("torch")
+    from forebay.torch import RaggedTensor, StreamLoader
+
+    expected = write_documents(tmp_path)
+    with StreamLoader(tmp_path, device=device, epochs=1, **OPTIONS) as loader:
+        batches = list(loader)
+        assert loader.report()["unpinned_tensors"] == 0
+    assert len(batches) == 8
+    for number, batch in enumerate(batches):
+        tokens, own = batch["tokens"], expected[8 * number :][:8]
+        assert isinstance(tokens, RaggedTensor)
+        assert tokens.device.type == (device or "cpu")
+        assert tokens.values.dtype == torch.uint16
+        assert tokens.values.tolist() == np.concatenate(own).tolist()
+        assert tokens.splits.dtype == torch.int64
+        assert tokens.splits.tolist() == [0, 3, 3, 10, 11, 23, 28, 28, 37]
+        assert tokens.lengths.tolist() == LENGTHS[:8]
+        assert tokens.splits.device == tokens.lengths.device == tokens.device
+        for fill, length in ((0, None), (7, 4), (65_535, 12), (0, 20), (1, 0)):
+            rows = tokens.padded(fill, length)
+            assert (rows.dtype, rows.device) == (torch.uint16, tokens.device)
+            assert rows.tolist() == padded(own, fill, 12 if length is None else length)
+        # As every Ragged.
+        assert isinstance(tokens, forebay.Ragged)
+        assert len(tokens) == 8
+        assert all(map(np.array_equal, tokens, own))
+        assert np.array_equal(tokens[-1], own[-1])
+        assert [bytes(tokens.view(place)) for place in range(8)] == [value.tobytes() for value in own]
+        assert np.array_equal(tokens.bytes.view("<u2"), np.concatenate(own))
+        assert tokens.offsets.tolist() == (2 * tokens.splits).tolist()
+        assert isinstance(batch["__key__"], forebay.Keys)
+
+
+def test_tensors_of_lists_show_the_memory_of_the_batch(documents: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from forebay.torch import StreamLoader
+
+    with StreamLoader(documents, **OPTIONS) as loader:
+        tokens = next(loader)["tokens"]
+    address = tokens.bytes.__array_interface__["data"][0]
+    assert tokens.values.data_ptr() == address
+    nested = tokens.nested()
+    assert nested.layout == torch.jagged
+    assert nested.values().data_ptr() == address
+    assert [value.tolist() for value in nested.unbind()] == [value.tolist() for value in tokens]
+
+
+def test_lists_go_to_devices_and_stay_on_the_host(documents: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from forebay.torch import StreamLoader
+
+    # A device without memory: what is computed there cannot come from the host, or go to it.
+    with StreamLoader(documents, device="meta", **OPTIONS) as loader:
+        tokens = next(loader)["tokens"]
+    assert tokens.values.is_meta
+    assert tokens.splits.is_meta
+    assert tokens.padded().shape == (8, 12)
+    assert tokens.padded(fill=1, length=4).is_meta
+    assert [len(value) for value in tokens] == LENGTHS[:8]
+    assert copy.deepcopy(tokens).values.is_meta
+    assert tokens.to(torch.device("meta")).lengths.is_meta
+
+
+def test_tensors_of_lists_can_be_pickled(documents: Path) -> None:
+    pytest.importorskip("torch")
+    from forebay.torch import RaggedTensor, StreamLoader
+
+    with StreamLoader(documents, **OPTIONS) as loader:
+        batch = next(loader)
+    for again in (pickle.loads(pickle.dumps(batch)), copy.deepcopy(batch)):
+        assert isinstance(again["tokens"], RaggedTensor)
+        assert again["tokens"].padded().tolist() == batch["tokens"].padded().tolist()
+        assert all(map(np.array_equal, again["tokens"], batch["tokens"]))
+
+
+def test_all_kinds_of_numbers_are_padded_as_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    from forebay.torch import RaggedTensor, tensors
+
+    dtypes = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+    for dtype in [*dtypes, "float16", "float32", "float64", "bool", "bfloat16"]:
+        values = ragged([[1, 0], [], [1]], "uint16" if dtype == "bfloat16" else dtype)
+        values.dtype = dtype
+        tensor = tensors(values)
+        assert isinstance(tensor, RaggedTensor)
+        assert tensor.values.dtype == getattr(torch, "uint16" if dtype == "bfloat16" else dtype)
+        assert tensor.padded(fill=1).tolist() == [[1, 0], [1, 1], [1, 1]]
+        assert tensor.padded(length=1).tolist() == [[1], [0], [1]]
+    with pytest.raises(forebay.InvalidInputError, match=r"fill: -1 is no uint16"):
+        tensors(ragged([[1]], "uint16")).padded(fill=-1)
+    for empty in ([], [[], []]):
+        rows = tensors(ragged(empty, "float32")).padded(fill=2, length=3)
+        assert rows.tolist() == [[2, 2, 2]] * len(empty)
+        rows += 1
+    # What is no list of numbers stays as it is.
+    texts = forebay.Ragged(b"text", np.array([0, 4]).tobytes())
+    assert tensors([texts])[0] is texts
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("context", [None, "fork", "spawn"])
+def test_lists_come_out_of_workers_as_tensors(tmp_path: Path, context: str | None) -> None:
+    torch = pytest.importorskip("torch")
+    from forebay.torch import RaggedTensor, StreamDataset
+
+    expected = write_documents(tmp_path)
+    workers = 0 if context is None else 1
+    loader = torch.utils.data.DataLoader(
+        StreamDataset(tmp_path, **OPTIONS),
+        batch_size=None,
+        num_workers=workers,
+        multiprocessing_context=context,
+    )
+    for number, batch in enumerate(loader):
+        tokens, own = batch["tokens"], expected[8 * number :][:8]
+        assert isinstance(tokens, RaggedTensor)
+        assert tokens.padded().tolist() == padded(own, 0, 12)
+        assert tokens.values.data_ptr() == tokens.bytes.__array_interface__["data"][0]
+    assert number == 7
+
+
+def test_lists_leave_workers_in_shared_memory() -> None:
+    pytest.importorskip("torch")
+    from multiprocessing.reduction import ForkingPickler
+
+    from forebay.torch import RaggedTensor, tensors
+
+    tokens = tensors(ragged([[1] * 50_000, [2]], "int32"))
+    sent = bytes(ForkingPickler.dumps(tokens))
+    assert len(sent) < 10_000
+    again = pickle.loads(sent)
+    assert isinstance(again, RaggedTensor)
+    assert again.values.equal(tokens.values)
