@@ -346,17 +346,28 @@ def reverse(value: memoryview) -> memoryview:
     return value[::-1]
 
 
+def text(value: memoryview) -> str:
+    return str(value, "utf-8")
+
+
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_whole_batches_come_out_of_a_data_loader(data: Path, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "spawn")])
+def test_whole_batches_come_out_of_a_data_loader(data: Path, workers: int, context: str | None) -> None:
     import torch
     from forebay.torch import StreamDataset
     from torch.utils.data import DataLoader
 
-    decode: dict[str, Any] = {"cls": "int", "txt": lambda value: str(value, "utf-8"), "json": reverse}
+    decode: dict[str, Any] = {"cls": "int", "txt": text, "json": reverse}
     dataset = StreamDataset(data, batch_size=10, shuffle=True, lanes=4, decode=decode)
+    loader = DataLoader(
+        dataset,
+        batch_size=None,
+        num_workers=workers,
+        multiprocessing_context=context,
+        persistent_workers=workers > 0,
+    )
     seen: list[str] = []
-    for batch in DataLoader(dataset, batch_size=None, num_workers=workers):
+    for batch in loader:
         assert isinstance(batch, forebay.Batch)
         assert (batch.epoch, batch.size) == (0, 10)
         own = batch["__key__"]
@@ -371,6 +382,9 @@ def test_whole_batches_come_out_of_a_data_loader(data: Path, workers: int) -> No
         assert all(bytes(item).endswith(b"{") for item in batch["json"])
         seen += own
     assert sorted(seen) == keys()
+    # Also to workers that share no memory but what they are sent.
+    dataset.set_epoch(1)
+    assert [batch.epoch for batch in loader] == [1] * 12
 
 
 @pytest.mark.timeout(120)
