@@ -19,7 +19,7 @@ cargo xtask test [OPTIONS]       check, build and test everything
     --slow              also run the store tests against Garage and Ceph (same as --servers garage,ceph)
     --servers LIST      also run the store tests against these: garage, ceph
     --install           install what the chosen servers need (Garage into the cache folder; Ceph by apt-get, as root)
-    --torch             add torch and Lightning to the Python environment, for the tests that need them
+    --torch             add torch, Lightning and JAX to the Python environment, for the tests that need them
     --browser           also test the web page in Chromium (needs node, npm and chromium)
     --peers             also exchange data sets with the libraries of other loaders, both ways (installs 7 GB of them)
     --torch-tests DIR   with the peers: also run torch's own tests of checkpoints, from test/distributed/checkpoint of its sources
@@ -32,7 +32,7 @@ cargo xtask servers NAME [--install]
                                  run seaweedfs, garage or ceph on loopback until Ctrl-C
 cargo xtask venv [OPTIONS]       make .venv and install the wheel of this checkout into it
     --release           build the wheel optimised
-    --torch             add torch and Lightning
+    --torch             add torch, Lightning and JAX
 cargo xtask bench [ARGS...]      run bench/run.py from .venv, with a release wheel
 cargo xtask fuzz [TARGET...]     fuzz the parsers, or those named
     --seconds COUNT     time for each (60)
