@@ -14,6 +14,7 @@ import sys
 import tarfile
 import textwrap
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -403,6 +404,70 @@ def test_transforms_and_fields(data: Path) -> None:
     assert next(stream) == ["__key__", "cls"]
     with pytest.raises(forebay.InvalidInputError, match="jpg"):
         next(forebay.stream(data, batch_size=10, fields=["jpg"]))
+
+
+def test_time_in_a_transform_is_not_the_consumers(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A clock that stands still but for transforms, and one that real waits do not come near.
+    passed = 0.0
+    monkeypatch.setattr("forebay.streaming.perf_counter", lambda: passed)
+    failing = False
+
+    def transform(batch: Any) -> Any:
+        nonlocal passed
+        passed += 1000.0
+        if failing:
+            raise KeyboardInterrupt
+        return batch
+
+    def stalls() -> dict[str, Any]:
+        return stream.report()["stalls"]  # type: ignore[no-any-return]
+
+    with forebay.stream(data, batch_size=10, transform=transform) as stream:
+        assert stream.report() == {}
+        next(stream)
+        assert stalls()["transform_s"] == 1000
+        assert 0 < stalls()["waited_share"] < 0.1
+        failing = True
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+        failing = False
+        next(stream)
+        assert stalls()["transform_s"] == 3000
+        # More than the threads in Rust have seen: there is no time below zero.
+        assert stalls()["consumer_s"] == 0
+        stream.load_state_dict(stream.state_dict())
+        assert stream.report() == {}
+        assert len(list(stream)) == 10
+    assert stalls()["transform_s"] == 10_000
+    with forebay.stream(data, batch_size=10) as stream:
+        assert len(list(stream)) == 12
+        told = stalls()
+    assert told["transform_s"] == 0
+    assert told["consumer_s"] > 0
+    assert told["waited_share"] == pytest.approx(told["waited_s"] / (told["waited_s"] + told["consumer_s"]))
+
+
+def test_the_consumer_has_its_time_but_for_transforms(data: Path) -> None:
+    spent: dict[str, list[float]] = {"transform": [], "consumer": []}
+
+    def spend(seconds: float, who: str) -> None:
+        begun = time.perf_counter()
+        while (now := time.perf_counter()) < begun + seconds:
+            pass
+        spent[who].append(now - begun)
+
+    def transform(batch: Any) -> Any:
+        spend(0.02, "transform")
+        return batch
+
+    with forebay.stream(data, batch_size=10, transform=transform) as stream:
+        for _ in stream:
+            stalls = stream.report()["stalls"]
+            assert stalls["transform_s"] >= sum(spent["transform"])
+            # What comes after a batch counts when the next is asked for; transforms before do not.
+            whole = json.loads(stream._native.report())["stalls"]["consumer_s"]
+            assert sum(spent["consumer"]) <= stalls["consumer_s"] <= whole - sum(spent["transform"][:-1])
+            spend(0.01, "consumer")
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])

@@ -17,6 +17,7 @@ import operator
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -133,6 +134,10 @@ class Stream(Iterator[Batch]):
         # Number in its epoch of the last batch that was given, and how many were.
         self.index = -1
         self._given = 0
+        # Seconds in `transform` since reading began. When the last batch was taken, which may come again: how
+        # many were given before it, and the seconds until then.
+        self._transform_s = self._transform_s_before = 0.0
+        self._given_before: int | None = None
         # Whether a batch is being made.
         self._is_busy = False
         # What is no function and none of ours is decoded by the threads that make the batches.
@@ -237,8 +242,18 @@ class Stream(Iterator[Batch]):
         native = _alone(self._native.next, self._given)
         if native is None:
             return None
+        if self._given != self._given_before:
+            self._given_before, self._transform_s_before = self._given, self._transform_s
         batch = self._batch(native)
-        return batch.index, batch if self._transform is None else self._transform(batch)
+        return batch.index, batch if self._transform is None else self._transformed(batch)
+
+    def _transformed(self, batch: Batch) -> Any:
+        assert self._transform is not None
+        begun = perf_counter()
+        try:
+            return self._transform(batch)
+        finally:
+            self._transform_s += perf_counter() - begun
 
     def _batch(self, native: NativeBatch) -> Batch:
         batch = Batch()
@@ -276,12 +291,25 @@ class Stream(Iterator[Batch]):
         except (TypeError, ValueError) as error:
             raise InvalidInputError(f"a state is a dict as state_dict() gives it: {error}") from error
         _alone(self._native.restart, text, self._given)
+        self._transform_s = self._transform_s_before = 0.0
+        self._given_before = None
         self._batches = self._native.batches
 
     def report(self) -> dict[str, Any]:
         """Tell samples, bytes, waits and whose fault they were, bad samples, the ledger; empty at first."""
-        report = _alone(self._native.report) if self._left is None else self._left[1]
-        return json.loads(report) or {}
+        told = _alone(self._native.report) if self._left is None else self._left[1]
+        report: dict[str, Any] = json.loads(told) or {}
+        if report:
+            self._tell_transform(report["stalls"])
+        return report
+
+    def _tell_transform(self, stalls: dict[str, Any]) -> None:
+        """Take the time in ``transform`` from the consumer's, as which it counts for the threads in Rust."""
+        stalls["transform_s"] = self._transform_s
+        # Theirs ends where the last batch was asked for.
+        stalls["consumer_s"] = max(stalls["consumer_s"] - self._transform_s_before, 0.0)
+        whole = stalls["waited_s"] + stalls["consumer_s"] + stalls["transform_s"]
+        stalls["waited_share"] = stalls["waited_s"] / whole if whole else 0.0
 
     def close(self) -> None:
         """Stop reading; batches stay valid, and state and report can still be asked for."""
