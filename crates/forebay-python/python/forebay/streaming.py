@@ -134,7 +134,7 @@ class Stream(Iterator[Batch]):
         # Number in its epoch of the last batch that was given, and how many were.
         self.index = -1
         self._given = 0
-        # Seconds in `transform` since reading began. When the last batch was taken, which may come again: how
+        # Seconds in `transform`. When the last batch was taken, which may come again: how
         # many were given before it, and the seconds until then.
         self._transform_s = self._transform_s_before = 0.0
         self._given_before: int | None = None
@@ -291,7 +291,6 @@ class Stream(Iterator[Batch]):
         except (TypeError, ValueError) as error:
             raise InvalidInputError(f"a state is a dict as state_dict() gives it: {error}") from error
         _alone(self._native.restart, text, self._given)
-        self._transform_s = self._transform_s_before = 0.0
         self._given_before = None
         self._batches = self._native.batches
 
