@@ -253,9 +253,10 @@ impl Job {
     fn bad_sample(&self, place: usize, reason: String) -> Option<BadSample> {
         let pick = self.picks.get(place)?;
         let is_damaged = pick.block.why_bad(pick.sample).is_some();
-        let reason = match is_damaged {
-            true => reason + self.record.why_damaged(pick.block.shard),
-            false => reason,
+        let more = if is_damaged {
+            self.record.why_damaged(pick.block.shard)
+        } else {
+            ""
         };
         Some(BadSample {
             shard: self.record.shard_name(pick.block.shard),
@@ -263,7 +264,7 @@ impl Job {
             index: pick.block.index(pick.sample),
             offset: pick.block.offset(pick.sample),
             key: pick.block.key(pick.sample).map(str::to_owned),
-            reason,
+            reason: reason + more,
             is_damaged,
         })
     }
