@@ -144,17 +144,15 @@ fn shown(fields: &[Field], row: &[Option<String>]) -> Vec<String> {
 
 /// What a null of floats becomes.
 fn nan_of(field: &Field) -> Option<Vec<u8>> {
-    let Kind::Array { dtype, .. } = &field.kind else {
-        return None;
-    };
-    let nan = match dtype {
-        Dtype::Float16 => 0x7e00u16.to_le_bytes().to_vec(),
-        Dtype::Float32 => f32::NAN.to_le_bytes().to_vec(),
-        Dtype::Float64 => f64::NAN.to_le_bytes().to_vec(),
-        _ => return None,
-    };
-    let count = field.kind.fixed_bytes()? / dtype.bytes();
-    Some(nan.repeat(count as usize))
+    match &field.kind {
+        Kind::Array { dtype, shape } if shape.is_empty() => match dtype {
+            Dtype::Float16 => Some(0x7e00u16.to_le_bytes().to_vec()),
+            Dtype::Float32 => Some(f32::NAN.to_le_bytes().to_vec()),
+            Dtype::Float64 => Some(f64::NAN.to_le_bytes().to_vec()),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

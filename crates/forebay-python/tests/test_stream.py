@@ -272,7 +272,7 @@ def test_images_are_decoded_into_one_array(tmp_path: Path) -> None:
 
 def test_reports_are_of_the_whole_stream(tmp_path: Path) -> None:
     write_images(tmp_path / "data")
-    options: dict[str, Any] = {"batch_size": 6, "decode": {"jpg": "image:16", "cls": "int"}, "epochs": 9}
+    options: dict[str, Any] = {"batch_size": 6, "decode": {"jpg": "image:rrc:16", "cls": "int"}, "epochs": 9}
     with forebay.stream(tmp_path / "data", bad="skip:1", **options) as stream:
         start = stream.state_dict()
         for _ in range(2):
@@ -436,9 +436,9 @@ def test_time_in_a_transform_is_not_the_consumers(data: Path, monkeypatch: pytes
         # More than the threads in Rust have seen: there is no time below zero.
         assert stalls()["consumer_s"] == 0
         stream.load_state_dict(stream.state_dict())
-        assert stream.report() == {}
+        assert stalls()["transform_s"] == 3000
         assert len(list(stream)) == 10
-    assert stalls()["transform_s"] == 10_000
+    assert stalls()["transform_s"] == 13_000
     with forebay.stream(data, batch_size=10) as stream:
         assert len(list(stream)) == 12
         told = stalls()

@@ -32,8 +32,8 @@ pub enum Decode {
     },
     /// A number, as text or of any type, becomes a `float64`.
     Float {
-        /// What samples without a value have.
-        missing: f64,
+        /// The same; NaN where floats are stored and this is not said.
+        missing: Option<f64>,
     },
     /// Numbers of one type, as bytes, as a list, or as an array that carries its shape, become an array of one shape.
     Array {
@@ -51,7 +51,7 @@ impl FromStr for Decode {
     fn from_str(text: &str) -> Result<Self> {
         match text.split_once(':') {
             None if text == "int" => Ok(Self::Int { missing: None }),
-            None if text == "float" => Ok(Self::Float { missing: f64::NAN }),
+            None if text == "float" => Ok(Self::Float { missing: None }),
             Some(("int", missing)) => missing
                 .parse()
                 .map(|missing| Self::Int {
@@ -60,7 +60,9 @@ impl FromStr for Decode {
                 .map_err(|_| no_way(text)),
             Some(("float", missing)) => missing
                 .parse()
-                .map(|missing| Self::Float { missing })
+                .map(|missing| Self::Float {
+                    missing: Some(missing),
+                })
                 .map_err(|_| no_way(text)),
             Some(("image", plan)) => Ok(Self::Image(Arc::new(ImagePlan::parse(plan)?))),
             Some(("array", array)) => parse_array(array),
@@ -73,7 +75,7 @@ fn no_way(text: &str) -> Error {
     let message = format!("'{}' is no way to decode", text.escape_debug());
     Error::new(ErrorKind::InvalidInput, "stream", message)
         .with_field("decode")
-        .with_hint("ways are int, float (int:-1 where -1 is to stand for what is missing), array:DTYPE:SHAPE such as array:uint16:2048, and image:PLAN such as image:rrc:224,flip; in Python also json, text, bytes, or a function")
+        .with_hint("ways are int, float, array:DTYPE:SHAPE such as array:uint16:2048, and image:PLAN such as image:rrc:224,flip; int:-1 and float:-1 say what stands for a missing number; in Python also json, text, bytes, or a function")
 }
 
 impl Decode {
@@ -95,12 +97,15 @@ impl Decode {
         Kind::Array { dtype, shape }
     }
 
-    /// The bytes that stand for a missing value.
-    fn fill(&self) -> Option<Vec<u8>> {
+    /// The bytes that stand for a missing value of what is stored so.
+    fn fill(&self, stored: &Kind) -> Option<Vec<u8>> {
         match self {
             Self::Int { missing } => missing.map(|missing| missing.to_le_bytes().to_vec()),
-            Self::Float { missing } => Some(missing.to_le_bytes().to_vec()),
-            Self::Array { .. } => fill_of(&self.kind()),
+            Self::Float { missing } => {
+                let missing = missing.or(fill_of(stored).map(|_| f64::NAN));
+                missing.map(|missing| missing.to_le_bytes().to_vec())
+            }
+            Self::Array { .. } => fill_of(stored),
             Self::Image(_) => None,
         }
     }
@@ -170,13 +175,12 @@ pub(super) struct Wanted {
     pub(super) fill: Option<Vec<u8>>,
 }
 
-/// What stands for an array that is missing: floats that are no numbers. Nothing stands for integers.
-fn fill_of(kind: &Kind) -> Option<Vec<u8>> {
-    let Kind::Array { dtype, .. } = kind else {
-        return None;
-    };
-    let count = kind.fixed_bytes()? / dtype.bytes();
-    Some(dtype.nan()?.repeat(usize::try_from(count).ok()?))
+/// What stands for a missing float, as in arrays of numpy's: no number. Nothing stands for integers, nor for arrays of several numbers.
+fn fill_of(stored: &Kind) -> Option<Vec<u8>> {
+    match stored {
+        Kind::Array { dtype, shape } if shape.is_empty() => dtype.nan(),
+        _ => None,
+    }
 }
 
 impl Wanted {
@@ -203,8 +207,8 @@ impl Wanted {
             }
         };
         let fill = match decode {
-            Some(decode) => decode.fill(),
-            None => fill_of(&field.kind),
+            Some(decode) => decode.fill(&stored.kind),
+            None => fill_of(&stored.kind),
         };
         Self {
             source,

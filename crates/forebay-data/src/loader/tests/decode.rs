@@ -206,7 +206,7 @@ fn ways_to_decode_are_read_as_they_are_written() {
     );
     assert_eq!(
         "float:0.5".parse::<Decode>().unwrap(),
-        Decode::Float { missing: 0.5 }
+        Decode::Float { missing: Some(0.5) }
     );
     assert!(matches!(
         "image:crop:8".parse::<Decode>().unwrap(),
