@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,9 +203,14 @@ def stream_other_data(rank: int, folders: list[str], meeting: str) -> None:
             with pytest.raises(
                 forebay.InvalidInputError, match=r"ranks 1 stream something else.*data differ"
             ):
-                StreamDataset(folders[rank], batch_size=4, shuffle=True, lanes=4, **given)
+                StreamDataset(folders[rank], batch_size=4, shuffle=True, lanes=4, check_ranks=True, **given)
         with pytest.raises(forebay.InvalidInputError, match="settings differ"):
-            StreamDataset(folders[0], batch_size=4, shuffle=True, lanes=4, seed=rank)
+            StreamDataset(folders[0], batch_size=4, shuffle=True, lanes=4, seed=rank, check_ranks=True)
+        # One that cannot open its own lets nobody wait.
+        error = forebay.NotFoundError if rank else forebay.ForebayError
+        for kind in (StreamLoader, partial(StreamDataset, check_ranks=True)):
+            with pytest.raises(error, match=r"nothing|ranks 1 could not open"):
+                kind(f"{folders[0]}/nothing" if rank else folders[0], batch_size=4, lanes=2)
     finally:
         group.destroy_process_group()
 
@@ -215,10 +221,10 @@ def stream_by_workers(rank: int, data: str, meeting: str, out: str) -> None:
 
     group = join(rank, meeting)
     try:
-        dataset = StreamDataset(data, batch_size=5, shuffle=True, lanes=4, fields=["cls"])
+        dataset = StreamDataset(data, batch_size=5, shuffle=True, lanes=4, fields=["cls"], check_ranks=True)
         given = names(DataLoader(dataset, batch_size=None, num_workers=2))  # type: ignore[arg-type]
         if rank == 0:
-            # Of its own, so nobody else has it: nobody is asked, either.
+            # Nobody else has it, and nobody is asked.
             given += names(StreamDataset(data, batch_size=5, rank=0, world=1))
         Path(out, str(rank)).write_text(" ".join(given))
     finally:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,13 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from forebay._batches import Batch, sendable
-from forebay._forebay import InvalidInputError, NotFoundError, PreconditionError, UnsupportedError
+from forebay._forebay import (
+    ForebayError,
+    InvalidInputError,
+    NotFoundError,
+    PreconditionError,
+    UnsupportedError,
+)
 from forebay._tensors import RaggedTensor, apply, tensors
 from forebay.streaming import _SHARED, Stream, checked, stream
 
@@ -108,8 +114,7 @@ class StreamLoader:
         options.setdefault("epochs", None)
         if self._is_cuda():
             options.setdefault("pin", (_pin, _unpin))
-        self.stream: Stream = stream(url, **_ranks(options))
-        _agree(self.stream.state_dict())
+        self.stream: Stream = _open_together(lambda: stream(url, **_ranks(options)))
         # The batch that is given next, with where the stream stood before it and whether it is the last of
         # its epoch; and the one behind it, on its way to the device.
         self._next: tuple[Any, dict[str, Any], bool] | None = None
@@ -334,13 +339,32 @@ def _record(value: Any, stream: Any) -> Any:
     return value
 
 
-def _agree(state: dict[str, Any]) -> None:
-    """Refuse to begin where ranks see another data set or have other settings: they would miss samples."""
+def _open_together(open_stream: Callable[[], Stream]) -> Stream:
+    """Open a stream as all ranks do: where one of them cannot, none goes on, nor waits for it."""
+    try:
+        opened = open_stream()
+    except Exception:
+        _agree(None)
+        raise
+    _agree(opened.state_dict())
+    return opened
+
+
+def _agree(state: dict[str, Any] | None) -> None:
+    """Refuse to begin where ranks see another data set or have other settings: they would miss samples.
+
+    A rank that could not open its stream has no state, and says why itself.
+    """
     group = torch.distributed
     if not (group.is_available() and group.is_initialized()) or group.get_world_size() == 1:
         return
     states: list[Any] = [None] * group.get_world_size()
     group.all_gather_object(states, state)
+    if state is None:
+        return
+    failed = [str(rank) for rank, other in enumerate(states) if other is None]
+    if failed:
+        raise ForebayError(f"ranks {', '.join(failed)} could not open the data set; they say why")
     differing = [rank for rank, other in enumerate(states) if other != states[0]]
     if differing:
         keys = sorted(key for key in states[0] if states[differing[0]].get(key) != states[0][key])
@@ -348,18 +372,6 @@ def _agree(state: dict[str, Any]) -> None:
             f"ranks {', '.join(map(str, differing))} stream something else than rank 0 does: "
             f"{', '.join(keys)} differ; do they all see the same shards and the same _forebay.fbi?"
         )
-
-
-def _is_of_group(options: Mapping[str, Any]) -> bool:
-    """Whether the ranks are those of the process group, so that each of them makes the same data set.
-
-    Others, such as the one rank that evaluates, may be alone with theirs, and would wait for ever.
-    """
-    group = torch.distributed
-    if get_worker_info() is not None or not (group.is_available() and group.is_initialized()):
-        # A worker that was forked has the group of its parent, and must not use it.
-        return False
-    return bool(1 < (options.get("world") or 1) == group.get_world_size())
 
 
 def _look(url: str, name: str = "url") -> None:
@@ -388,12 +400,16 @@ class StreamDataset(IterableDataset[Any]):
     samplers; without a call it is the same one every time. There is no ``len``: it depends on the number of
     workers, and is known once the data set is open. For states use ``StreamLoader``.
 
-    Where rank and world size are those of ``torch.distributed``, each rank opens the data set once when this
-    is made, and ranks that see something else than the others are refused.
+    With ``check_ranks`` each rank of ``torch.distributed`` opens the data set once when this is made, and
+    ranks that see something else than the others are refused. All must make it then: one alone would wait.
     """
 
     def __init__(
-        self, url: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **options: Any
+        self,
+        url: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        check_ranks: bool = False,
+        **options: Any,
     ) -> None:
         """Remember what to open; what can be seen to be wrong without opening it is refused here."""
         if options.pop("epochs", 1) != 1:
@@ -403,20 +419,20 @@ class StreamDataset(IterableDataset[Any]):
         bound = inspect.signature(stream).bind(url, **options)
         bound.apply_defaults()
         arguments = checked(bound.arguments)
-        for one in arguments["url"]:
-            _look(one)
-        for one in arguments["manifest"] or ():
-            if one is not None and not arguments["save_index"]:
-                _look(one, "manifest")
         self.url = url if isinstance(url, str | os.PathLike) else arguments["url"]
         self.options = _ranks({name: arguments[name] for name in options})
         # Shared with workers that live on from one epoch to the next.
         epoch = torch.zeros(1, dtype=torch.int64)
         self._epoch = epoch.share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
-        if _is_of_group(self.options):
+        if check_ranks:
             # Workers cannot ask each other.
-            with stream(self.url, **self.options) as opened:
-                _agree(opened.state_dict())
+            _open_together(lambda: stream(self.url, **self.options)).close()
+            return
+        for one in arguments["url"]:
+            _look(one)
+        for one in arguments["manifest"] or ():
+            if one is not None and not arguments["save_index"]:
+                _look(one, "manifest")
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration gives."""
