@@ -124,6 +124,11 @@ fn is_hidden(key: &Key) -> bool {
     key.as_str().starts_with('.') || key.as_str().contains("/.")
 }
 
+/// True for what side files were called before, and for the sums that data sets are published with: no samples, whatever the format.
+fn is_former(key: &Key) -> bool {
+    matches!(key.as_str(), "forebay.fbi" | "SHA256SUMS")
+}
+
 /// True for what Spark, Hive and pyarrow leave out of a directory of Parquet: `_metadata`, and what lies in `_delta_log` or `_temporary`. `_day=1` is a partition.
 fn is_aside(key: &Key) -> bool {
     key.as_str()
@@ -175,10 +180,7 @@ pub(crate) async fn look_for(
         Some(keys) => heads(store, keys).await?,
         None => list(store).await?,
     };
-    let is_parquet = |meta: &ObjectMeta| family_of(&meta.key) == Some(Family::Parquet);
-    if only.is_none() && objects.iter().any(is_parquet) {
-        logged::refuse(store, &objects).await?;
-    }
+    let logs = logged::tables(&objects);
     let is_petastorm = choice.is_none() && is_petastorm(store, &objects, context).await?;
     let petastorm = is_petastorm.then(|| FormatSpec::new(PETASTORM));
     let choice = choice.or(petastorm.as_ref());
@@ -190,6 +192,9 @@ pub(crate) async fn look_for(
     };
     if found.shards.is_empty() {
         return Err(nothing_at(nothing(choice), store.location()));
+    }
+    if only.is_none() && Family::Parquet.is_of(&found.spec.name) {
+        logged::refuse(store, &logs, &found.shards).await?;
     }
     Ok(found)
 }
@@ -228,7 +233,7 @@ pub(super) async fn list(store: &Arc<dyn Store>) -> Result<Vec<ObjectMeta>> {
     while let Some(row) = rows.next().await {
         match row {
             Ok(Entry::Object(meta)) => {
-                let is_ours = matches!(meta.key.as_str(), MANIFEST_NAME | SUMS_NAME);
+                let is_ours = matches!(meta.key.as_str(), MANIFEST_NAME | SUMS_NAME) || is_former(&meta.key);
                 if !is_ours && !is_hidden(&meta.key) {
                     objects.push(meta);
                 }
@@ -258,8 +263,11 @@ fn by_names(
     let spec = match choice {
         Some(spec) => spec.clone(),
         None => {
-            refuse_packed(&objects)?;
-            FormatSpec::new(name_by(&families, &objects)?)
+            let name = name_by(&families, &objects)?;
+            if name == registry::FILES {
+                refuse_packed(&objects)?;
+            }
+            FormatSpec::new(name)
         }
     };
     if spec.name == registry::FILES {

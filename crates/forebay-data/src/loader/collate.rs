@@ -210,7 +210,6 @@ impl Job {
                     rows,
                     out,
                     bad: Vec::new(),
-                    missing: 0,
                 });
             }
         }
@@ -245,7 +244,7 @@ impl Job {
                 name: &wanted.field.name,
                 fill: wanted.fill.as_deref(),
             };
-            (piece.bad, piece.missing) = tool.decode(&rows, &mut piece.out);
+            piece.bad = tool.decode(&rows, &mut piece.out);
         }
         piece
     }
@@ -343,6 +342,14 @@ impl Job {
         (parts.into_values().collect(), end)
     }
 
+    /// How many samples do not have a field.
+    fn lacking(&self, wanted: &Wanted) -> u64 {
+        let picks = self.picks.iter();
+        picks
+            .filter(|pick| pick.block.field(pick.sample, wanted.source).is_none())
+            .count() as u64
+    }
+
     /// Copy a field of all samples into its place; gives how many of them do not have it.
     fn copy(&self, wanted: &Wanted, part: &Part, buf: &mut AlignedBuf) -> Result<u64> {
         let mut missing = 0;
@@ -392,7 +399,6 @@ impl Job {
 
 impl Prepared {
     fn finish(self, pieces: Vec<Piece>) -> Tried<Collated> {
-        let lacking = lacking(&pieces);
         let (mut buf, undecoded) = join(pieces, self.rest)?;
         let mut bad = self.bad;
         let (mut parts, mut len) = (self.parts, self.len);
@@ -418,16 +424,15 @@ impl Prepared {
             }
             job.copy_decoded(&replaced, &parts, &mut buf);
         }
-        let name_of = |number: usize| Some(job.fields.get(number)?.field.name.clone());
-        let decoded = lacking
-            .into_iter()
-            .filter_map(|(number, values)| Some((name_of(number)?, values)));
-        let mut missing: Vec<(String, u64)> = decoded.collect();
+        let mut missing = Vec::new();
         for (wanted, part) in job.fields.iter().zip(&parts) {
-            if wanted.tool.is_none() {
-                let values = job.copy(wanted, part, &mut buf)?;
-                missing.extend((values > 0).then(|| (wanted.field.name.clone(), values)));
-            }
+            let values = match (&wanted.tool, &wanted.fill) {
+                (None, _) => job.copy(wanted, part, &mut buf)?,
+                // Counted when all samples are in their places, as the others are.
+                (Some(_), Some(_)) => job.lacking(wanted),
+                (Some(_), None) => 0,
+            };
+            missing.extend((values > 0).then(|| (wanted.field.name.clone(), values)));
         }
         let fields = job.fields.iter().zip(parts).map(|(wanted, part)| BatchField {
             field: wanted.field.clone(),
@@ -477,15 +482,6 @@ pub(super) fn why_bad(fields: &[Wanted], pick: &Pick) -> Option<String> {
             None => Some(format!("field '{}' is missing", field.name.escape_debug())),
         }
     })
-}
-
-/// How many values of decoded fields are missing, by the numbers of the fields.
-fn lacking(pieces: &[Piece]) -> BTreeMap<usize, u64> {
-    let mut lacking = BTreeMap::new();
-    for piece in pieces.iter().filter(|piece| piece.missing > 0) {
-        *lacking.entry(piece.wanted).or_default() += piece.missing;
-    }
-    lacking
 }
 
 /// The buffer out of its pieces, and the places of what could not be decoded.

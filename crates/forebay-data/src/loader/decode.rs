@@ -318,8 +318,8 @@ impl Tool {
         matches!(self, Self::Image { .. })
     }
 
-    /// Decode the values of some rows into `out`; gives the rows that could not be, with the reason, and how many have no value.
-    pub(super) fn decode(&self, job: &Values<'_>, out: &mut [u8]) -> (Vec<(usize, String)>, u64) {
+    /// Decode the values of some rows into `out`; gives the rows that could not be, with the reason.
+    pub(super) fn decode(&self, job: &Values<'_>, out: &mut [u8]) -> Vec<(usize, String)> {
         let mut decoder = match self {
             Self::Image { plan, seed, free } => {
                 let kept = free.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -329,12 +329,11 @@ impl Tool {
             }
             Self::Int(_) | Self::Float(_) | Self::Array { .. } => None,
         };
-        let (mut bad, mut missing) = (Vec::new(), 0);
+        let mut bad = Vec::new();
         for (row, place) in job.rows.clone().zip(out.chunks_exact_mut(job.width.max(1))) {
             let Some(pick) = job.picks.get(row) else { break };
             let done = match (pick.block.field(pick.sample, job.source), job.fill) {
                 (None, Some(fill)) => {
-                    missing += 1;
                     place.copy_from_slice(fill);
                     Ok(())
                 }
@@ -367,7 +366,7 @@ impl Tool {
         if let (Self::Image { free, .. }, Some(decoder)) = (self, decoder) {
             free.lock().unwrap_or_else(PoisonError::into_inner).push(decoder);
         }
-        (bad, missing)
+        bad
     }
 }
 
@@ -393,8 +392,6 @@ pub(super) struct Piece {
     pub(super) out: AlignedBuf,
     /// Values that could not be decoded, with the reason.
     pub(super) bad: Vec<(usize, String)>,
-    /// How many samples have no value.
-    pub(super) missing: u64,
 }
 
 /// What random choices for a sample follow from: where it lies, whoever reads it and when.

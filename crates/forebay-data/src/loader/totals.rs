@@ -126,13 +126,12 @@ impl Totals {
         let mut counts = self.counts();
         let mut one_too_many = None;
         for sample in bad {
-            if !counts.meet((sample.shard_number, sample.index)) {
-                continue;
-            }
+            let is_new = counts.meet((sample.shard_number, sample.index));
+            // One that is known is one too many again, for a stream that begins elsewhere after it was refused.
             if counts.bad_samples() > policy.max() && one_too_many.is_none() {
                 one_too_many = Some(sample.clone());
             }
-            if counts.bad_kept.len() < BAD_KEPT_MAX {
+            if is_new && counts.bad_kept.len() < BAD_KEPT_MAX {
                 counts.bad_kept.push(sample);
             }
         }

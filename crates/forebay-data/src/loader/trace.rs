@@ -167,7 +167,11 @@ impl Tracer {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = out.close();
         match out.failure.take().or(closed.err()) {
-            Some(error) => Err(failed(error, &self.path)),
+            Some(error) => {
+                // Behind a torn event, nothing is an event.
+                out.events = EVENTS_MAX;
+                Err(failed(error, &self.path))
+            }
             None => Ok(()),
         }
     }

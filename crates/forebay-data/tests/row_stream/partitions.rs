@@ -273,6 +273,13 @@ async fn tables_whose_log_says_which_files_count_are_refused_unless_files_are_na
 }
 
 #[tokio::test]
+async fn logs_of_tables_elsewhere_are_no_reason_to_refuse() {
+    let store = folders().await;
+    put(&store, "other/_delta_log/00000000000000000000.json", b"{}").await;
+    assert_eq!(open(&store, None).await.samples(), 15);
+}
+
+#[tokio::test]
 async fn what_spark_leaves_out_of_a_folder_is_left_out() {
     let store = folders().await;
     for name in [

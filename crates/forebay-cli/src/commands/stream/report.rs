@@ -237,7 +237,7 @@ impl Report {
             table.row(["unverified", why]);
         }
         for (field, values) in &self.missing_values {
-            let line = format!("{values} samples without '{}', empty there", visible(field));
+            let line = format!("{values} samples without '{}'", visible(field));
             table.row(["missing", &line]);
         }
     }

@@ -159,6 +159,21 @@ async fn tars_in_a_compression_that_is_not_read_are_no_plain_files() {
         format: Some(FormatSpec::new("files")),
         ..OpenOptions::default()
     };
-    let dataset = Dataset::open(store, &context(), &options).await.unwrap();
+    let dataset = Dataset::open(Arc::clone(&store), &context(), &options)
+        .await
+        .unwrap();
     assert_eq!(dataset.samples(), 2);
+    // Beside shards, they are what else lies there.
+    put(&*store, "000000.lines", &lines(0, 3)).await;
+    let dataset = Dataset::open(store, &context(), &OpenOptions::default()).await;
+    assert_eq!(dataset.unwrap().samples(), 3);
+}
+
+#[tokio::test]
+async fn sums_of_others_and_former_side_files_are_no_samples() {
+    let store = images().await;
+    put(&*store, "SHA256SUMS", "theirs").await;
+    put(&*store, "forebay.fbi", "former").await;
+    let (_, _, told) = open(&store, OpenOptions::default()).await;
+    assert_eq!(told, Vec::<String>::new());
 }

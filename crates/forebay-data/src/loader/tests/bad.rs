@@ -98,16 +98,32 @@ async fn what_was_done_before_a_stream_begins_elsewhere_counts() {
         .iter()
         .filter(|event| event["name"] == "batch 0/0" && event["tid"] == 4);
     assert_eq!(batches.count(), 3);
-    let mut loader = Loader::go_on(sources, &spec, &start, record).unwrap();
-    let error = loop {
-        if let Err(error) = loader.next_batch().await.unwrap() {
-            break error;
-        }
-    };
-    assert!(
-        error.to_string().contains("2 bad samples are more than the 1"),
-        "{error}"
-    );
+    // Whoever goes on after that is refused again, though all bad samples are known by now.
+    for _ in 0..2 {
+        let mut loader = Loader::go_on(sources.clone(), &spec, &start, record.clone()).unwrap();
+        let error = loop {
+            if let Err(error) = loader.next_batch().await.unwrap() {
+                break error;
+            }
+        };
+        let told = error.to_string();
+        assert!(told.contains("2 bad samples are more than the 1"), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_stopped_stops_again() {
+    let (dataset, store) = data_set(&[50]).await;
+    let sources = Sources::from(damaged(&dataset, store, &[("000", starts()[12])]).await);
+    let spec = in_order(8, BadPolicy::Stop);
+    let record = Record::new(&sources, &spec).unwrap();
+    let start = Outlook::new(&sources, &spec, None).unwrap().position;
+    for _ in 0..3 {
+        let mut loader = Loader::go_on(sources.clone(), &spec, &start, record.clone()).unwrap();
+        loader.next_batch().await.unwrap().unwrap();
+        let error = loader.next_batch().await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("sample 12"), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
