@@ -43,7 +43,7 @@ pub use index::Save;
 pub(crate) use index::{Task, at_once};
 pub use notes::{note_filtered, note_unindexed};
 pub use place::{Place, expand, manifest_for_each};
-pub(crate) use registry::FILES;
+pub use registry::FILES;
 pub use registry::FORMAT_NAMES;
 use registry::ShardStore;
 use select::Selected;

@@ -1,14 +1,14 @@
 //! `forebay inspect`: what is in a shard or a data set, and single samples as files.
 //!
 //! Named shards are looked at themselves, whatever a manifest says of them, unless it was named, too. A data set is shown by its manifest; where there is
-//! none, only its first shard is read.
+//! none, only its first shard is read, and all of a folder of plain files, which has none.
 
 mod extract;
 
 use std::sync::Arc;
 
 use forebay_core::{ByteSize, Error, ErrorKind, Key, Result};
-use forebay_data::dataset::{Check, OpenOptions, Place, Progress, UseManifest, discover};
+use forebay_data::dataset::{Check, FILES, OpenOptions, Place, Progress, UseManifest, discover};
 use forebay_data::manifest::{FormatSpec, Shard};
 use forebay_data::{Dataset, Field, Group, Groups, Layout, Samples, Table};
 use forebay_store::Context;
@@ -161,7 +161,9 @@ async fn open(
         }
     }
     let found = discover(&store, context, format.as_ref(), None).await?;
-    let first = found.shards.first().map(|meta| vec![meta.key.clone()]);
+    // Plain files have no shards of their own: all of them are looked at.
+    let first = found.shards.first().filter(|_| found.spec.name != FILES);
+    let first = first.map(|meta| vec![meta.key.clone()]);
     let options = OpenOptions {
         format: Some(found.spec),
         // A sample is looked for everywhere.

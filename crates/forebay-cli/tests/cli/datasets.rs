@@ -175,6 +175,25 @@ fn inspect_shows_samples_with_their_fields() {
 }
 
 #[test]
+fn plain_files_are_all_looked_at() {
+    let sandbox = Sandbox::new();
+    for name in ["cat/0", "cat/1", "dog/0"] {
+        sandbox.file(&format!("raw/{name}.jpg"), 500);
+    }
+    let samples = || {
+        let mut rows = sandbox.run(["inspect", "--json", "raw"]).exits(0).json_lines();
+        rows.retain(|row| row["kind"] == "sample");
+        rows
+    };
+    let bare = samples();
+    assert_eq!(bare.len(), 3, "{bare:?}");
+    let told = sandbox.run(["inspect", "raw"]).exits(0);
+    assert!(!told.err.contains("shards only"), "{}", told.err);
+    sandbox.run(["index", "-q", "raw"]).exits(0);
+    assert_eq!(samples(), bare);
+}
+
+#[test]
 fn a_sample_is_extracted_into_the_directory_and_nowhere_else() {
     let sandbox = shards();
     sandbox

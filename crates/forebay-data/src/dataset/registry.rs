@@ -21,7 +21,7 @@ use crate::schema::Dtype;
 use crate::source::ShardSource;
 
 /// Name of the format of plain folders, which is taken where no other fits.
-pub(crate) const FILES: &str = "files";
+pub const FILES: &str = "files";
 
 /// Name of Parquet with a schema of Petastorm's.
 pub(super) const PETASTORM: &str = "petastorm";
