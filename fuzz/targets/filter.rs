@@ -3,7 +3,7 @@
 #![no_main]
 
 use forebay_data::filter::{Filter, Outline, Value};
-use forebay_data::{Dtype, Field, Kind};
+use forebay_data::{Dtype, Field, Kind, Tick, Unit};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (&str, &[u8])| {
@@ -12,8 +12,9 @@ fuzz_target!(|input: (&str, &[u8])| {
         return;
     };
     // Every column it names, once as each kind.
-    for kind in [Kind::Text, Kind::Decimal, Kind::Image, number(Dtype::Int64), number(Dtype::Float16), number(Dtype::Bool)] {
-        let fields: Vec<Field> = filter.columns().iter().map(|name| Field::new(*name, kind.clone())).collect();
+    for (kind, unit) in kinds() {
+        let field = |name: &&str| Field::new(*name, kind.clone()).counting(unit);
+        let fields: Vec<Field> = filter.columns().iter().map(field).collect();
         let Ok(bound) = filter.bind(&fields) else {
             continue;
         };
@@ -31,6 +32,20 @@ fuzz_target!(|input: (&str, &[u8])| {
         assert!(bound.may_keep(&|_| Outline::UNKNOWN) || !keeps);
     }
 });
+
+fn kinds() -> impl Iterator<Item = (Kind, Option<Unit>)> {
+    let plain = [Kind::Text, Kind::Json, Kind::Decimal, Kind::Image, number(Dtype::Int64), number(Dtype::Float16), number(Dtype::Bool)];
+    let units = [
+        Unit::Date,
+        Unit::Time(Tick::Milli),
+        Unit::Timestamp { tick: Tick::Micro, is_utc: true },
+        Unit::Timestamp { tick: Tick::Nano, is_utc: false },
+        Unit::Duration(Tick::Second),
+        Unit::Decimal { digits: 18, scale: 4 },
+    ];
+    let counting = units.map(|unit| (number(Dtype::Int64), Some(unit)));
+    plain.into_iter().map(|kind| (kind, None)).chain(counting)
+}
 
 fn number(dtype: Dtype) -> Kind {
     Kind::Array {

@@ -4,3 +4,13 @@
 pub fn manifest(bytes: &[u8]) {
     crate::manifest::fuzz(bytes);
 }
+
+/// Columns that the folders of shards say: every line is the name of one.
+pub fn folders(text: &str) {
+    crate::format::parquet::fuzz_folders(text);
+}
+
+/// What packing notes beside shards: every line is a note or a plan.
+pub fn pack_notes(text: &str) {
+    crate::pack::fuzz_notes(text);
+}

@@ -29,6 +29,8 @@ pub(crate) use footer::footer_key_value;
 pub use footer::{FOOTER_BYTES_MAX, File, RowGroup};
 pub use pages::PAGE_BYTES_MAX;
 pub use partitions::Partitions;
+#[cfg(fuzzing)]
+pub(crate) use partitions::fuzz as fuzz_folders;
 pub use writer::{ParquetOptions, ParquetWriter};
 
 use std::sync::Arc;

@@ -58,6 +58,7 @@ fn run_cut(bytes: &[u8], step: usize) {
         Codec::Snappy,
         Codec::Zstd,
         Codec::Gzip,
+        Codec::Zlib,
     ] {
         decode(codec, bytes, step);
     }

@@ -283,6 +283,23 @@ fn wrong(message: String) -> Error {
     Error::new(ErrorKind::InvalidInput, "open data set", message).with_field("partitions")
 }
 
+/// What all names say fits each of them.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(text: &str) {
+    let keys: Vec<Key> = text.lines().filter_map(|line| Key::parse(line).ok()).collect();
+    let (partitions, _) = Partitions::of(keys.iter());
+    assert_eq!(
+        Partitions::from_param(&partitions.to_param()).as_ref(),
+        Some(&partitions)
+    );
+    partitions
+        .check(keys.iter())
+        .expect("columns that all folders say");
+    for key in &keys {
+        partitions.constants(key).expect("values of their kinds");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
