@@ -40,6 +40,8 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
 
 pub use output::PackFormat;
+#[cfg(fuzzing)]
+pub(crate) use target::fuzz_notes;
 
 use crate::dataset::{OpenOptions, Place, Progress, Silent, Task};
 use crate::format::mds;
@@ -208,7 +210,7 @@ pub async fn pack(
     let shaper = Arc::new(Shaper::new(input.schema(), input.source(), spec)?);
     let shares = Shares::new(spec, input.reads())?;
     let plan = Plan::new(&input, spec, Seed::fresh().0);
-    let target = Target::new(to, context);
+    let mut target = Target::new(to, context);
     let notes = match target.prepare(&plan, spec.overwrite).await? {
         Found::Notes(notes) => notes,
         Found::Complete(manifest) => {
@@ -299,6 +301,7 @@ impl Run {
             match built {
                 Some(built) => {
                     written.kept += 1;
+                    self.spec.progress.moved(self.input.share(note.start..note.end));
                     self.add(built, &mut written).await?;
                 }
                 // Not what was written: made again.

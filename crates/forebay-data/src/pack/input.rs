@@ -217,6 +217,14 @@ impl Input {
         }
     }
 
+    /// About how many of these bytes the samples at these positions have: exactly, where all are as long. All of them together have all bytes.
+    pub(super) fn share(&self, positions: Range<u64>) -> u64 {
+        let samples = u128::from(self.samples().max(1));
+        let up_to = |position: u64| u128::from(self.bytes()) * u128::from(position) / samples;
+        let share = up_to(positions.end).saturating_sub(up_to(positions.start));
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+
     /// A digest of what is read: another one where names, sizes or contents are others.
     pub(super) fn identity(&self) -> [u8; 32] {
         match self {

@@ -10,7 +10,8 @@
 //! Of two runs that begin at once, one puts its plan; the other goes on with it where its own is the same, and is refused otherwise. What is replaced is what
 //! packing wrote: a manifest that has its mark, the shards it lists or that have a note, and the side files that name just these.
 //!
-//! Notes are small objects of their own, each written after its shard, so that they can be in any store. They are removed when the manifest is there.
+//! Notes are small objects of their own, each written after its shard, so that they can be in any store. They are removed when the manifest is there, and so are the
+//! parts of shards that a killed run was uploading, which a bucket keeps, and charges for, until somebody gives them up.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Key, Ledger, Result, Span};
 use forebay_store::{
-    Context, Entry, ListOptions, ObjectMeta, PutMode, PutOptions, ReadOptions, Store, StoreExt,
+    Context, Entry, ListOptions, ObjectMeta, OpenUpload, PutMode, PutOptions, ReadOptions, Store, StoreExt,
     is_special_file,
 };
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -87,6 +88,8 @@ pub(super) enum Found {
 pub(super) struct Target {
     store: Arc<dyn Store>,
     context: Context,
+    /// Uploads that were open when this run took up the plan of another one.
+    left: Arc<[OpenUpload]>,
 }
 
 /// What lies in a target.
@@ -107,8 +110,11 @@ impl Contents {
 
 impl Target {
     pub(super) fn new(store: Arc<dyn Store>, context: &Context) -> Self {
-        let context = context.clone();
-        Self { store, context }
+        Self {
+            store,
+            context: context.clone(),
+            left: Arc::new([]),
+        }
     }
 
     pub(super) fn store(&self) -> &Arc<dyn Store> {
@@ -133,8 +139,11 @@ impl Target {
     }
 
     /// See what is there, make room where that is asked for, and write the plan.
-    pub(super) async fn prepare(&self, plan: &Plan, overwrite: bool) -> Result<Found> {
+    pub(super) async fn prepare(&mut self, plan: &Plan, overwrite: bool) -> Result<Found> {
         let mut contents = self.contents().await?;
+        if contents.has_plan {
+            self.left = self.open_uploads().await;
+        }
         if overwrite && (contents.has_manifest || contents.has_plan || !contents.others.is_empty()) {
             self.clear(contents).await?;
             contents = self.contents().await?;
@@ -155,8 +164,9 @@ impl Target {
         } else {
             self.begin(plan, &contents).await?
         };
+        let target = &*self;
         let notes = stream::iter(notes)
-            .map(|key| async move { self.read_json::<Note>(&key).await })
+            .map(|key| async move { target.read_json::<Note>(&key).await })
             .buffered(AT_ONCE_MAX);
         let notes: Vec<Option<Note>> = notes.try_collect().await?;
         Ok(Found::Notes(in_order(notes.into_iter().flatten())))
@@ -372,8 +382,32 @@ impl Target {
         Err(self.foreign(INDEX_NAME))
     }
 
+    /// Uploads of shards that nobody has completed. A store that does not tell keeps nobody from packing.
+    async fn open_uploads(&self) -> Arc<[OpenUpload]> {
+        match self.store.open_uploads(&Key::ROOT).await {
+            Ok(found) => found
+                .into_iter()
+                .filter(|upload| is_named_by_pack(&upload.key))
+                .collect(),
+            Err(error) => {
+                tracing::warn!(%error, "uploads that were left cannot be looked for");
+                Arc::new([])
+            }
+        }
+    }
+
+    /// Give up what was being uploaded when this run began: the shards are there now, and another run that was at them had the time of this one to complete them.
+    async fn give_up_uploads(&self) {
+        for upload in self.left.iter() {
+            if let Err(error) = self.store.abort_upload(upload).await {
+                tracing::warn!(%error, "an upload that was left stays");
+            }
+        }
+    }
+
     /// Remove all notes, the plan last.
     pub(super) async fn forget(&self) -> Result<()> {
+        self.give_up_uploads().await;
         let contents = self.contents().await?;
         self.delete_all(contents.notes.into_iter()).await?;
         self.store.delete(&notes_key(PLAN_NAME)?).await
@@ -445,6 +479,26 @@ fn in_order(notes: impl Iterator<Item = Note>) -> Vec<Note> {
         }
     }
     kept
+}
+
+/// Notes and plans as somebody else may have left them.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz_notes(text: &str) {
+    let notes = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let kept = in_order(notes);
+    for two in kept.windows(2) {
+        assert!(two[0].number < two[1].number && two[0].end <= two[1].start);
+    }
+    let plans: Vec<Plan> = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    for two in plans.windows(2) {
+        assert_eq!(
+            two[0].difference(&two[1]).is_none(),
+            two[1].difference(&two[0]).is_none()
+        );
+    }
 }
 
 /// True when a list of shards of MDS has just these shards.

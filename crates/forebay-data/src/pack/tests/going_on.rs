@@ -79,10 +79,22 @@ async fn shards_that_are_there_are_not_written_again() {
     .await
     .unwrap_err();
     let counted = Counted::new(Arc::clone(&to));
+    let moved = Arc::new(Moved::default());
+    let spec = PackSpec {
+        progress: Arc::clone(&moved) as Arc<dyn Progress>,
+        ..spec
+    };
     let report = run(&from, &(Arc::new(counted.clone()) as Arc<dyn Store>), &spec)
         .await
         .unwrap();
     assert_eq!(report.shards_kept, 3);
+    // What need not be read again counts as done, about.
+    let moved = moved.0.load(Ordering::Relaxed);
+    assert!(
+        moved > report.bytes_read * 3 / 4,
+        "{moved} of {}",
+        report.bytes_read
+    );
     // Hashes and manifest, and two for each shard that was missing.
     assert_eq!(counted.counts().of(Op::Put).requests, 2 + 2 * (shards - 3));
     assert!(written(&*to).await == expected);
@@ -216,7 +228,7 @@ async fn a_plan_is_taken_back_only_where_nothing_else_is() {
     folder(&*from, 20).await;
     let (spec, to) = (small(PackFormat::Wds), memory_store());
     let plan = plan_of(&from, &spec, 1).await;
-    let target = Target::new(Arc::clone(&to), &context());
+    let mut target = Target::new(Arc::clone(&to), &context());
     target.begin(&plan, &Contents::default()).await.unwrap();
     let other = plan_of(&from, &spec, 2).await;
     target.withdraw(&other).await.unwrap();
