@@ -163,7 +163,7 @@ class Loaders(Result):
     def markdown(self):
         ratios = self.heads()
         head = ["contender", "GB/s", "min - max", *(name for name, _ in ratios), "CPU s/GB"]
-        head += ["peak RSS MiB", "first batch s", "note"]
+        head += ["peak RSS MiB", "first batch s", "in a new process s", "note"]
         lines = [line(head), line(["---"] * len(head))]
         for row in self.rows:
             note = "; ".join(filter(None, [row.note, row.failure and f"failed: {row.failure}"]))
@@ -174,7 +174,8 @@ class Loaders(Result):
             cells += [ratio(row, other) for _, other in ratios]
             cells.append(f"{row.cpu_per_gb:.2f}")
             cells.append(f"{row.rss_bytes / MIB:.0f}" if row.rss_bytes else "-")
-            lines.append(line([*cells, first_batch(row), note]))
+            cells += [median_of(row, "first_batch_s"), median_of(row, "first_batch_new_s")]
+            lines.append(line([*cells, note]))
         text = "\n".join([f"### {self.title}", "", *lines, ""])
         return text + "".join(f"\n{remark}\n" for remark in self.remarks)
 
@@ -183,6 +184,7 @@ def ratio(row, other):
     return f"{row.rate / other.rate:.2f}" if other else "-"
 
 
-def first_batch(row):
-    times = [sample.extra["first_batch_s"] for sample in row.samples if "first_batch_s" in sample.extra]
+def median_of(row, name):
+    """Of what contenders measured besides rates, in seconds."""
+    times = [sample.extra[name] for sample in row.samples if name in sample.extra]
     return f"{statistics.median(times):.3f}" if times else "-"
