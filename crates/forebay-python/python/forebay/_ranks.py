@@ -7,6 +7,7 @@ attempt from what each of them knows.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -14,12 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from forebay import _forebay
-from forebay._forebay import InvalidInputError, PreconditionError
+from forebay._forebay import InternalError, InvalidInputError, PreconditionError
 from forebay._state import Flat
 
 Coordinate = Literal["auto", "store", "torch"]
 Box = tuple[str, tuple[int, ...], tuple[int, ...]]
 T = TypeVar("T")
+
+_log = logging.getLogger("forebay")
 
 
 @dataclass
@@ -46,20 +49,32 @@ class Taken:
     shared: bytes
 
 
-# What a rank tells of an error: the class, and the text.
-Told = tuple[str, str] | None
+# What a rank tells of an error: the class, the text, and the attributes of ours.
+Told = tuple[str, str, dict[str, Any]] | None
+
+_ATTRIBUTES = ("op", "location", "hint")
 
 
 def _told(error: BaseException | None) -> Told:
-    return None if error is None else (type(error).__name__, str(error))
+    if error is None:
+        return None
+    is_ours = isinstance(error, _forebay.ForebayError)
+    attributes = {name: getattr(error, name) for name in _ATTRIBUTES} if is_ours else {}
+    return type(error).__name__, str(error), attributes
 
 
-def _heard(rank: int, told: tuple[str, str], what: str) -> Exception:
+def _heard(rank: int, told: tuple[str, str, dict[str, Any]], what: str) -> Exception:
     """Give the error of another rank: of the same class, where it is one of ours."""
-    kind = getattr(_forebay, told[0], None)
+    name, text, attributes = told
+    kind = getattr(_forebay, name, None)
     if not (isinstance(kind, type) and issubclass(kind, _forebay.ForebayError)):
-        kind = PreconditionError
-    return kind(f"rank {rank} cannot {what}: {told[1]}")
+        # A panic of Rust is a fault of ours.
+        kind = InternalError if name == "PanicException" else PreconditionError
+        text = f"{name}: {text}"
+    error: Exception = kind(f"rank {rank} cannot {what}: {text}")
+    for attribute, value in attributes.items():
+        setattr(error, attribute, value)
+    return error
 
 
 def _group() -> Any:
@@ -104,18 +119,30 @@ class Ranks:
         _group().all_gather_object(rows, row)
         return rows
 
-    def together(self, error: BaseException | None, what: str) -> None:
-        """Go on only where no rank has an error; raises the own one, or the first of another rank."""
-        if not self.by_torch:
-            if error is not None:
-                raise error
-            return
-        rows: list[Told] = self.gather(_told(error))
+    def tell(self, row: Any, error: BaseException | None, what: str) -> list[Any]:
+        """Give what every rank has given, where none has an error; raises the own, or the first of another.
+
+        An own one is said at once, and raised also where the others cannot be told: they may be long in
+        coming, and their group may end the process before.
+        """
+        if error is not None and self.by_torch:
+            _log.error("rank %d cannot %s: %s: %s", self.rank, what, type(error).__name__, error)
+        try:
+            rows = self.gather((row, _told(error)))
+        except Exception as failed:
+            if error is None:
+                raise
+            raise error from failed
         if error is not None:
             raise error
-        for rank, told in enumerate(rows):
+        for rank, (_, told) in enumerate(rows):
             if told is not None:
                 raise _heard(rank, told, what)
+        return [row for row, _ in rows]
+
+    def together(self, error: BaseException | None, what: str) -> None:
+        """Go on only where no rank has an error; raises the own one, or the first of another rank."""
+        self.tell(None, error, what)
 
     def choose(self, step: int | None, find: Callable[[int | None], tuple[T, tuple[int, str]]]) -> T:
         """Have rank 0 choose the checkpoint that all ranks load; `find` opens one and says which it is."""
@@ -129,11 +156,7 @@ class Ranks:
                 found, which = find(step)
             except BaseException as raised:
                 error = raised
-        rows = self.gather((step, which, _told(error)))
-        if error is not None:
-            raise error
-        if rows[0][2] is not None:
-            raise _heard(0, rows[0][2], "load")
+        rows = self.tell((step, which), error, "load")
         for rank, row in enumerate(rows):
             if row[0] != rows[0][0]:
                 raise InvalidInputError(f"rank {rank} loads step {row[0]}, and rank 0 step {rows[0][0]}")
@@ -181,12 +204,8 @@ class Ranks:
         except BaseException as raised:
             # Told to the others first: they would wait for this rank.
             error = raised
-        rows = self.gather((step, first, digest, boxes, shared, _told(error)))
-        if error is not None:
-            raise error
+        rows = self.tell((step, first, digest, boxes, shared), error, "save")
         for rank, row in enumerate(rows):
-            if row[5] is not None:
-                raise _heard(rank, row[5], "save")
             if row[0] != step:
                 raise InvalidInputError(f"rank {rank} saves step {row[0]}, and rank {self.rank} step {step}")
         assert taken is not None
