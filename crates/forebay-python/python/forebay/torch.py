@@ -14,25 +14,28 @@ import inspect
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from forebay._batches import Batch, sendable
-from forebay._forebay import (
-    ForebayError,
-    InvalidInputError,
-    NotFoundError,
-    PreconditionError,
-    UnsupportedError,
-)
+from forebay._forebay import InvalidInputError, NotFoundError, PreconditionError, UnsupportedError
+from forebay._ranks import Ranks
 from forebay._tensors import RaggedTensor, apply, tensors
 from forebay.streaming import _SHARED, Stream, checked, stream
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+T = TypeVar("T")
+_Url: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_ARGUMENTS = inspect.signature(stream)
+
+# What ranks do together, as one that cannot says it.
+_OPEN = "open the data set"
 
 
 def _ranks(options: dict[str, Any]) -> dict[str, Any]:
@@ -102,19 +105,27 @@ class StreamLoader:
 
     def __init__(
         self,
-        url: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        url: _Url,
         *,
         device: str | torch.device | None = None,
         pin_memory: bool = False,
         **options: Any,
     ) -> None:
         """Open the data set; reading ahead begins with the first batch."""
-        self.device = None if device is None else _device(device)
+        self.device: torch.device | None = None
         self.pin_memory = pin_memory
-        options.setdefault("epochs", None)
-        if self._is_cuda():
-            options.setdefault("pin", (_pin, _unpin))
-        self.stream: Stream = _open_together(lambda: stream(url, **_ranks(options)))
+        self._side: Any = None
+
+        def prepare() -> tuple[list[str], dict[str, Any]]:
+            if device is not None:
+                self.device = _device(device)
+            options.setdefault("epochs", None)
+            if self._is_cuda():
+                options.setdefault("pin", (_pin, _unpin))
+                self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call, unused-ignore]
+            return _given(url, options)
+
+        self.stream: Stream = _open_together(prepare)
         # The batch that is given next, with where the stream stood before it and whether it is the last of
         # its epoch; and the one behind it, on its way to the device.
         self._next: tuple[Any, dict[str, Any], bool] | None = None
@@ -130,9 +141,6 @@ class StreamLoader:
         # What the device may still be reading, with the event that tells when it is done.
         self._copying: deque[tuple[Any, list[torch.Tensor]]] = deque()
         self._unpinned = 0
-        self._side: Any = None
-        if self._is_cuda():
-            self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call, unused-ignore]
 
     def _is_cuda(self) -> bool:
         return self.device is not None and self.device.type == "cuda"
@@ -339,32 +347,45 @@ def _record(value: Any, stream: Any) -> Any:
     return value
 
 
-def _open_together(open_stream: Callable[[], Stream]) -> Stream:
-    """Open a stream as all ranks do: where one of them cannot, none goes on, nor waits for it."""
+def _attempt(make: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """Give what is made, or why it cannot be: what a rank raises, the others are told first."""
     try:
-        opened = open_stream()
-    except Exception:
-        _agree(None)
+        return make(), None
+    except BaseException as error:
+        return None, error
+
+
+def _open_together(prepare: Callable[[], tuple[list[str], dict[str, Any]]]) -> Stream:
+    """Open a stream as all ranks do: where one of them cannot, none goes on, nor waits for it.
+
+    Whatever can fail without opening it is done by ``prepare``, which gives the arguments, and told first: a
+    rank that makes an index of the data set is long in opening it.
+    """
+    ranks = Ranks(None, None, "auto", None)
+
+    def looked() -> tuple[list[str], dict[str, Any]]:
+        urls, options = prepare()
+        if ranks.by_torch:
+            _look_at(urls, options)
+        return urls, options
+
+    given, error = _attempt(looked)
+    ranks.together(error, _OPEN)
+    assert given is not None
+    urls, options = given
+    opened, error = _attempt(lambda: stream(urls, **options))
+    try:
+        _agree(ranks.tell(None if opened is None else opened.state_dict(), error, _OPEN))
+    except BaseException:
+        if opened is not None:
+            opened.close()
         raise
-    _agree(opened.state_dict())
+    assert opened is not None
     return opened
 
 
-def _agree(state: dict[str, Any] | None) -> None:
-    """Refuse to begin where ranks see another data set or have other settings: they would miss samples.
-
-    A rank that could not open its stream has no state, and says why itself.
-    """
-    group = torch.distributed
-    if not (group.is_available() and group.is_initialized()) or group.get_world_size() == 1:
-        return
-    states: list[Any] = [None] * group.get_world_size()
-    group.all_gather_object(states, state)
-    if state is None:
-        return
-    failed = [str(rank) for rank, other in enumerate(states) if other is None]
-    if failed:
-        raise ForebayError(f"ranks {', '.join(failed)} could not open the data set; they say why")
+def _agree(states: list[dict[str, Any]]) -> None:
+    """Refuse to begin where ranks see another data set or have other settings: they would miss samples."""
     differing = [rank for rank, other in enumerate(states) if other != states[0]]
     if differing:
         keys = sorted(key for key in states[0] if states[differing[0]].get(key) != states[0][key])
@@ -372,6 +393,23 @@ def _agree(state: dict[str, Any] | None) -> None:
             f"ranks {', '.join(map(str, differing))} stream something else than rank 0 does: "
             f"{', '.join(keys)} differ; do they all see the same shards and the same _forebay.fbi?"
         )
+
+
+def _given(url: _Url, options: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Give the arguments of a stream as they are used, or say which of them cannot be."""
+    bound = _ARGUMENTS.bind(url, **options)
+    bound.apply_defaults()
+    arguments = checked(bound.arguments)
+    return arguments["url"], _ranks({name: arguments[name] for name in options})
+
+
+def _look_at(urls: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Refuse paths of this machine that are not there."""
+    for url in urls:
+        _look(url)
+    for manifest in options.get("manifest") or ():
+        if manifest is not None and not options.get("save_index"):
+            _look(manifest, "manifest")
 
 
 def _look(url: str, name: str = "url") -> None:
@@ -406,33 +444,30 @@ class StreamDataset(IterableDataset[Any]):
 
     def __init__(
         self,
-        url: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        url: _Url,
         *,
         check_ranks: bool = False,
         **options: Any,
     ) -> None:
         """Remember what to open; what can be seen to be wrong without opening it is refused here."""
-        if options.pop("epochs", 1) != 1:
-            raise InvalidInputError(
-                "epochs: every iteration over a StreamDataset is one epoch, the one that set_epoch chose"
-            )
-        bound = inspect.signature(stream).bind(url, **options)
-        bound.apply_defaults()
-        arguments = checked(bound.arguments)
-        self.url = url if isinstance(url, str | os.PathLike) else arguments["url"]
-        self.options = _ranks({name: arguments[name] for name in options})
+
+        def prepare() -> tuple[list[str], dict[str, Any]]:
+            if options.pop("epochs", 1) != 1:
+                raise InvalidInputError(
+                    "epochs: every iteration over a StreamDataset is one epoch, the one that set_epoch chose"
+                )
+            urls, self.options = _given(url, options)
+            self.url = url if isinstance(url, str | os.PathLike) else urls
+            return urls, self.options
+
         # Shared with workers that live on from one epoch to the next.
         epoch = torch.zeros(1, dtype=torch.int64)
         self._epoch = epoch.share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
         if check_ranks:
             # Workers cannot ask each other.
-            _open_together(lambda: stream(self.url, **self.options)).close()
-            return
-        for one in arguments["url"]:
-            _look(one)
-        for one in arguments["manifest"] or ():
-            if one is not None and not arguments["save_index"]:
-                _look(one, "manifest")
+            _open_together(prepare).close()
+        else:
+            _look_at(*prepare())
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration gives."""
