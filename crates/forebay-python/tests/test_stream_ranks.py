@@ -123,3 +123,55 @@ def test_a_rank_that_fails_says_so_while_others_are_slow(data: Path, tmp_path: P
     said = tmp_path / "said"
     meet(fail_beside_a_slow_rank, tmp_path, str(data), str(said))
     assert said.read_text() == "rank 1 cannot open the data set: CorruptDataError: its disk is broken\n"
+
+
+def share_in_other_ways(rank: int, data: str, meeting: str) -> None:
+    import forebay.torch as own
+
+    group = join(rank, meeting)
+    stream = own.stream
+    try:
+        # Nobody opens the data set for it.
+        own.stream = unopened
+        for kind in kinds():
+            # As on two nodes of which each counts from 0.
+            with pytest.raises(forebay.InvalidInputError, match="no process streams as rank 2, 3 of 4, so"):
+                kind(data, rank=rank, world=4, **OPTIONS)
+            with pytest.raises(forebay.InvalidInputError, match="as rank 0 of 2, so"):
+                kind(data, rank=1, world=2, **OPTIONS)
+            with pytest.raises(
+                forebay.InvalidInputError,
+                match="process 1 streams as one of 2 ranks, and process 0 as one of 1",
+            ):
+                kind(data, rank=rank, world=rank + 1, **OPTIONS)
+            with pytest.raises(
+                forebay.InvalidInputError, match=r"as rank 2, .*, 17 and others of 4000000000, so"
+            ):
+                kind(data, rank=rank, world=4_000_000_000, **OPTIONS)
+            with pytest.raises(forebay.InvalidInputError, match="rank and world belong together"):
+                kind(data, rank=rank, **OPTIONS)
+        # Both have the same share where they are parts of one model.
+        own.stream = stream
+        for kind in kinds():
+            assert kind(data, rank=0, world=1, **OPTIONS) is not None
+    finally:
+        own.stream = stream
+        group.destroy_process_group()
+
+
+def test_ranks_that_leave_out_shares_are_refused(data: Path, tmp_path: Path) -> None:
+    meet(share_in_other_ways, tmp_path, str(data))
+
+
+def test_ranks_that_cannot_be_compared_are_not(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from forebay.torch import StreamDataset
+
+    refused = pytest.raises(forebay.InvalidInputError, match=r"no process group to compare 2 ranks in: call")
+    with refused:
+        StreamDataset(data, check_ranks=True, rank=0, world=2, **OPTIONS)
+    StreamDataset(data, rank=0, world=2, **OPTIONS)
+    StreamDataset(data, check_ranks=True, **OPTIONS)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with refused:
+        StreamDataset(data, check_ranks=True, **OPTIONS)

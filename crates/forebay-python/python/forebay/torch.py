@@ -11,6 +11,7 @@ there is one already, ``StreamDataset`` fits into it, with ``batch_size=None`` a
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,9 +38,14 @@ _ARGUMENTS = inspect.signature(stream)
 # What ranks do together, as one that cannot says it.
 _OPEN = "open the data set"
 
+# So many ranks that are missing are named; a message with thousands helps nobody.
+_MISSING_NAMED = 16
+
 
 def _ranks(options: dict[str, Any]) -> dict[str, Any]:
     """Rank and world size of the process group or the launcher, where no others are given."""
+    if (options.get("rank") is None) != (options.get("world") is None):
+        raise InvalidInputError("rank and world belong together: give both or none")
     if options.get("rank") is None and options.get("world") is None:
         group = torch.distributed
         if group.is_available() and group.is_initialized():
@@ -355,7 +361,9 @@ def _attempt(make: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         return None, error
 
 
-def _open_together(prepare: Callable[[], tuple[list[str], dict[str, Any]]]) -> Stream:
+def _open_together(
+    prepare: Callable[[], tuple[list[str], dict[str, Any]]], *, must_compare: bool = False
+) -> Stream:
     """Open a stream as all ranks do: where one of them cannot, none goes on, nor waits for it.
 
     Whatever can fail without opening it is done by ``prepare``, which gives the arguments, and told first: a
@@ -367,10 +375,17 @@ def _open_together(prepare: Callable[[], tuple[list[str], dict[str, Any]]]) -> S
         urls, options = prepare()
         if ranks.by_torch:
             _look_at(urls, options)
+        elif must_compare and (options.get("world") or 1) > 1:
+            raise InvalidInputError(
+                f"check_ranks: there is no process group to compare {options['world']} ranks in: call "
+                "torch.distributed.init_process_group before, or leave out check_ranks"
+            )
         return urls, options
 
     given, error = _attempt(looked)
-    ranks.together(error, _OPEN)
+    rows = ranks.tell(None if given is None else (given[1].get("rank"), given[1].get("world")), error, _OPEN)
+    if ranks.by_torch:
+        _check_shares(rows)
     assert given is not None
     urls, options = given
     opened, error = _attempt(lambda: stream(urls, **options))
@@ -382,6 +397,29 @@ def _open_together(prepare: Callable[[], tuple[list[str], dict[str, Any]]]) -> S
         raise
     assert opened is not None
     return opened
+
+
+def _check_shares(shares: list[tuple[int, int]]) -> None:
+    """Refuse ranks that leave shares of an epoch to nobody.
+
+    Several may have the same one, as in tensor parallelism.
+    """
+    world = shares[0][1]
+    for number, (_, other) in enumerate(shares):
+        if other != world:
+            raise InvalidInputError(
+                f"world: process {number} streams as one of {other} ranks, and process 0 as one of {world}"
+            )
+    given = {rank for rank, _ in shares}
+    missing = list(itertools.islice((rank for rank in range(world) if rank not in given), _MISSING_NAMED + 1))
+    if missing:
+        names = ", ".join(map(str, missing[:_MISSING_NAMED]))
+        more = " and others" if len(missing) > _MISSING_NAMED else ""
+        raise InvalidInputError(
+            f"rank: no process streams as rank {names}{more} of {world}, so "
+            "their samples would be missing; each needs its number among all processes that share the epoch "
+            "(RANK, which is another one than LOCAL_RANK on all but the first node)"
+        )
 
 
 def _agree(states: list[dict[str, Any]]) -> None:
@@ -465,7 +503,7 @@ class StreamDataset(IterableDataset[Any]):
         self._epoch = epoch.share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
         if check_ranks:
             # Workers cannot ask each other.
-            _open_together(prepare).close()
+            _open_together(prepare, must_compare=True).close()
         else:
             _look_at(*prepare())
 
