@@ -97,6 +97,59 @@ def test_fillings_that_values_cannot_be_are_refused() -> None:
         tokens.padded(length=1.5)  # type: ignore[arg-type]
 
 
+def test_fillings_are_what_the_values_are() -> None:
+    def filled(dtype: str, fill: float) -> Any:
+        values = ragged([[], []], "uint16" if dtype == "bfloat16" else dtype)
+        values.dtype = dtype
+        return values.padded(fill=fill, length=1)[0, 0]
+
+    refused = [
+        ("bool", [2, -1, 0.5, float("nan")]),
+        ("float16", [1e10, -65_520, 10**400]),
+        ("float32", [1e39, 10**400]),
+        ("float64", [10**400]),
+        ("bfloat16", [3.4e38, -1e39, 10**400]),
+        ("uint64", [2**64, np.float64(2**64), -1]),
+        ("int64", [2**63, np.float64(2**63)]),
+    ]
+    for dtype, fills in refused:
+        for fill in fills:
+            with pytest.raises(forebay.InvalidInputError, match=f"is no {dtype}, which"):
+                filled(dtype, fill)
+    infinity = float("inf")
+    assert filled("bool", True)
+    assert filled("bool", np.float32(1)) == np.True_
+    assert filled("float16", -65_504) == -65_504
+    assert filled("float16", -infinity) == -infinity
+    assert np.isnan(filled("float16", float("nan")))
+    assert filled("float32", 0.1) == np.float32(0.1)
+    assert filled("uint64", 2**64 - 1) == 2**64 - 1
+    # The upper half of a float32, rounded to the nearest and, between two, to the even one.
+    for fill, bits in [
+        (0, 0x0000),
+        (-0.0, 0x8000),
+        (1.0, 0x3F80),
+        (-100, 0xC2C8),
+        (0.1, 0x3DCD),
+        (1 + 2**-8, 0x3F80),
+        (1 + 3 * 2**-8, 0x3F82),
+        (3.3895313892515355e38, 0x7F7F),
+        (infinity, 0x7F80),
+        (-infinity, 0xFF80),
+        (float("nan"), 0x7FC0),
+    ]:
+        assert filled("bfloat16", fill) == bits, fill
+
+
+def test_fillings_of_bfloat16_are_those_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    values = ragged([[], []], "uint16")
+    values.dtype = "bfloat16"
+    for fill in [*np.random.default_rng(0).normal(0, 1e3, 200), 1e-40, 1e-30, 1e38]:
+        bits = int(values.padded(fill=fill, length=1)[0, 0])
+        assert bits == int(torch.tensor(fill, dtype=torch.bfloat16).view(torch.uint16)), fill
+
+
 needs_cuda = pytest.mark.skipif(
     "not __import__('importlib').util.find_spec('torch') or not __import__('torch').cuda.is_available()",
     reason="no GPU",
@@ -191,7 +244,8 @@ def test_all_kinds_of_numbers_are_padded_as_tensors() -> None:
         tensor = tensors(values)
         assert isinstance(tensor, RaggedTensor)
         assert tensor.values.dtype == getattr(torch, "uint16" if dtype == "bfloat16" else dtype)
-        assert tensor.padded(fill=1).tolist() == [[1, 0], [1, 1], [1, 1]]
+        one = 0x3F80 if dtype == "bfloat16" else 1
+        assert tensor.padded(fill=1).tolist() == [[1, 0], [one, one], [1, one]]
         assert tensor.padded(length=1).tolist() == [[1], [0], [1]]
     with pytest.raises(forebay.InvalidInputError, match=r"fill: -1 is no uint16"):
         tensors(ragged([[1]], "uint16")).padded(fill=-1)

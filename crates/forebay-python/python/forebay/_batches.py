@@ -28,9 +28,36 @@ def _numpy() -> Any:
     return numpy
 
 
+# Bits of bfloat16 without the sign.
+_BFLOAT16_INFINITY = 0x7F80
+_BFLOAT16_NAN = 0x7FC0
+
+
 def _dtype(name: str) -> Any:
     # numpy has no bfloat16: the bits are there, as 16-bit integers.
     return _numpy().dtype("uint16" if name == "bfloat16" else name).newbyteorder("<")
+
+
+def _is_within(value: float, kind: Any) -> bool:
+    """Say whether a float of a kind can be about that number, and does not become infinite."""
+    try:
+        with _numpy().errstate(over="ignore"):
+            return bool(_numpy().isinf(kind(float(value))) == _numpy().isinf(float(value)))
+    except OverflowError:
+        return False
+
+
+def _bfloat16(value: float) -> int | None:
+    """Give the bits of the nearest ``bfloat16``; None where it is beyond all of them."""
+    if not _is_within(value, _numpy().float32):
+        return None
+    if value != value:
+        return _BFLOAT16_NAN
+    bits = int(_numpy().float32(value).view("uint32"))
+    # To the nearest, and to the even one of two that are as near.
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    is_infinite = rounded & 0x7FFF == _BFLOAT16_INFINITY
+    return None if is_infinite and abs(value) != float("inf") else rounded
 
 
 def _place(index: int, count: int) -> int:
@@ -113,6 +140,7 @@ class Ragged:
         """Give one array ``[B, length]``, with ``fill`` behind values that are shorter.
 
         By default it is as long as the longest value. Of longer ones than ``length``, the end is cut off.
+        Of ``bfloat16``, which comes as its bits, ``fill`` becomes the bits, too.
         """
         numpy = _numpy()
         numbers, width = self._numbers(), self._width(length)
@@ -133,13 +161,23 @@ class Ragged:
         return width
 
     def _filling(self, fill: float) -> float:
-        """Refuse what the values cannot be: it would be wrapped around to another number."""
+        """Give a number as it lies in memory, and refuse what would become another one there."""
+        fill = fill.item() if hasattr(fill, "item") else fill
         dtype = self._numbers().dtype
-        if dtype.kind in "iu":
+        name = self.dtype or dtype.name
+        made: float | None = None
+        if name == "bool":
+            made = bool(fill) if fill in (0, 1) else None
+        elif name == "bfloat16":
+            made = _bfloat16(fill)
+        elif dtype.kind == "f":
+            made = float(fill) if _is_within(fill, dtype.type) else None
+        else:
             bounds = _numpy().iinfo(dtype)
-            if not bounds.min <= fill <= bounds.max or fill % 1:
-                raise InvalidInputError(f"fill: {fill} is no {dtype.name}, which the values are")
-        return fill
+            made = int(fill) if bounds.min <= fill <= bounds.max and fill % 1 == 0 else None
+        if made is None:
+            raise InvalidInputError(f"fill: {fill} is no {name}, which the values are")
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Ragged, (self._data.tobytes(), self._offsets.tobytes(), self.dtype)
