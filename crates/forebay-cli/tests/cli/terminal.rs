@@ -154,6 +154,45 @@ fn no_time_is_told_before_there_is_a_rate() {
     }
 }
 
+/// Passes over data sets that never end: from a server that falls silent, and of as many epochs as it takes.
+#[test]
+fn passes_over_a_data_set_have_bars() {
+    let server = Stub::start(|method, path| match (method, path) {
+        (_, path) if !path.ends_with("/large.tar") => Answer::Status("404 Not Found"),
+        ("HEAD", _) => Answer::Head(3 << 20),
+        _ => Answer::Silence,
+    });
+    let sandbox = Sandbox::new();
+    sandbox.file("raw/x.dat", 3 << 20);
+    sandbox.run(["pack", "raw", "tars", "--to", "wds"]).exits(0);
+    let far = server.url("d/large.tar");
+    for (args, words) in [
+        (
+            &["index", &far, "-o", "x.fbi"][..],
+            &["indexing", "of 3.00 MiB"][..],
+        ),
+        (
+            &["pack", &far, "out", "--to", "mds"],
+            &["indexing", "of 3.00 MiB"],
+        ),
+        (&["inspect", &far], &["reading", "of 3.00 MiB"]),
+        (
+            &["stream", "tars/shard-000000.tar", "--epochs", "1000000000"],
+            &["epoch ", " of 1000000000"],
+        ),
+    ] {
+        let mut command = sandbox.command(args);
+        command.stdout(Stdio::null());
+        let (mut terminal, mut child) = Terminal::spawn(command);
+        for word in words {
+            terminal.wait_for(word);
+        }
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let shown = terminal.rest();
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{args:?}: {shown:?}");
+    }
+}
+
 #[test]
 fn names_cannot_play_tricks_on_a_terminal() {
     const TITLE: &str = "\x1b]0;title\x07";
