@@ -6,6 +6,8 @@ import copy
 import itertools
 import pickle
 import struct
+import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ def padded(values: list[Any], fill: int, length: int) -> list[list[int]]:
     return [[*value[:length].tolist(), *[fill] * (length - len(value))] for value in values]
 
 
-def ragged(values: list[list[int]], dtype: str) -> forebay.Ragged:
+def ragged(values: Sequence[Sequence[int]], dtype: str) -> forebay.Ragged:
     arrays = [np.array(value, dtype=dtype) for value in values]
     offsets = np.cumsum([0, *(array.nbytes for array in arrays)]).astype("<i8")
     return forebay.Ragged(b"".join(array.tobytes() for array in arrays), offsets.tobytes(), dtype)
@@ -150,6 +152,46 @@ def test_fillings_of_bfloat16_are_those_of_torch() -> None:
         assert bits == int(torch.tensor(fill, dtype=torch.bfloat16).view(torch.uint16)), fill
 
 
+# One document among many that is much longer, so that what is padded is mostly filling.
+LONG = [1 << 15] + [500] * 63
+
+
+def test_padding_takes_the_memory_of_what_it_makes() -> None:
+    documents = ragged([range(length) for length in LONG], "uint16")
+    tracemalloc.start()
+    try:
+        rows = documents.padded()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert rows.nbytes == 2 * 64 << 15
+    assert peak < 1.1 * rows.nbytes
+
+
+def test_padding_on_devices_takes_little_beside_what_it_makes() -> None:
+    torch = pytest.importorskip("torch")
+    from forebay.torch import tensors
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    made: dict[int, Any] = {}
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = function(*args, **(kwargs or {}))
+            if isinstance(given, torch.Tensor):
+                made[given.untyped_storage()._cdata] = given
+            return given
+
+    tokens = tensors(ragged([range(length) for length in LONG], "uint16")).to("meta")
+    for length in (None, 100):
+        made.clear()
+        with Watch():
+            rows = tokens.padded(length=length)
+        sizes = [tensor.untyped_storage().nbytes() for tensor in made.values()]
+        assert max(sizes) <= max(rows.nbytes, 8 * sum(LONG))
+        assert sum(sizes) - rows.nbytes < 10 * 8 * sum(LONG)
+
+
 needs_cuda = pytest.mark.skipif(
     "not __import__('importlib').util.find_spec('torch') or not __import__('torch').cuda.is_available()",
     reason="no GPU",
@@ -177,9 +219,11 @@ def test_loaders_give_lists_as_tensors(tmp_path: Path, device: str | None) -> No
         assert tokens.lengths.tolist() == LENGTHS[:8]
         assert tokens.splits.device == tokens.lengths.device == tokens.device
         for fill, length in ((0, None), (7, 4), (65_535, 12), (0, 20), (1, 0)):
-            rows = tokens.padded(fill, length)
-            assert (rows.dtype, rows.device) == (torch.uint16, tokens.device)
-            assert rows.tolist() == padded(own, fill, 12 if length is None else length)
+            width = 12 if length is None else length
+            # On the host, it is made by numpy.
+            for rows in (tokens.padded(fill, length), tokens._scattered(fill, width)):
+                assert (rows.dtype, rows.device) == (torch.uint16, tokens.device)
+                assert rows.tolist() == padded(own, fill, width)
         # As every Ragged.
         assert isinstance(tokens, forebay.Ragged)
         assert len(tokens) == 8
@@ -247,6 +291,8 @@ def test_all_kinds_of_numbers_are_padded_as_tensors() -> None:
         one = 0x3F80 if dtype == "bfloat16" else 1
         assert tensor.padded(fill=1).tolist() == [[1, 0], [one, one], [1, one]]
         assert tensor.padded(length=1).tolist() == [[1], [0], [1]]
+        assert tensor._scattered(one, 2).tolist() == [[1, 0], [one, one], [1, one]]
+        assert tensor._scattered(0, 1).tolist() == [[1], [0], [1]]
     with pytest.raises(forebay.InvalidInputError, match=r"fill: -1 is no uint16"):
         tensors(ragged([[1]], "uint16")).padded(fill=-1)
     for empty in ([], [[], []]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from forebay._forebay import InvalidInputError, NativeBatch
@@ -145,10 +146,11 @@ class Ragged:
         numpy = _numpy()
         numbers, width = self._numbers(), self._width(length)
         array = numpy.full((len(self), width), self._filling(fill), dtype=numbers.dtype)
-        begin, end = self.offsets[:-1, None] // numbers.itemsize, self.offsets[1:, None] // numbers.itemsize
-        places = begin + numpy.arange(width)
-        inside = places < end
-        array[inside] = numbers[places[inside]]
+        # Row by row: places of all values in one array would take many times the memory of what is made.
+        splits = (self.offsets // numbers.itemsize).tolist()
+        for row, (begin, end) in zip(array, pairwise(splits), strict=True):
+            kept = numbers[begin : min(end, begin + width)]
+            row[: len(kept)] = kept
         return array  # type: ignore[no-any-return]
 
     def _width(self, length: int | None) -> int:

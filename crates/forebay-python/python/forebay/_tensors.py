@@ -111,17 +111,28 @@ class RaggedTensor(Ragged):
 
     def padded(self, fill: float = 0, length: int | None = None) -> torch.Tensor:  # type: ignore[override, unused-ignore]
         """Give a tensor ``[B, length]`` on the device; see ``Ragged.padded``."""
-        width = self._width(length)
-        filling = self.values.new_full((), self._filling(fill))
-        if self.values.numel() == 0 or width == 0:
-            return filling.expand(len(self), width).clone()
+        if self.device.type == "cpu":
+            return torch.from_numpy(super().padded(fill, length))
+        return self._scattered(self._filling(fill), self._width(length))
+
+    def _scattered(self, filling: float, width: int) -> torch.Tensor:
+        """Give the rows, made on the device: all values at once, and nothing that is larger than they are."""
+        rows = self.values.new_full((len(self), width), filling)
+        # How many there are is known on the host: asked for it, the device would have to be waited for.
+        kept = int(_numpy().minimum(self._lengths(), width).sum())
+        if kept == 0:
+            return rows
         # As plain integers of their size: of unsigned ones, torch can do little but look at them.
         plain = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[self.values.element_size()]
-        begin, end = self.splits[:-1, None], self.splits[1:, None]
-        # Not by a mask: to select by one, the host has to wait for the device.
-        places = begin + torch.arange(width, device=self.device)
-        found = self.values.view(plain)[places.clamp(max=self.values.numel() - 1)]
-        return torch.where(places < end, found, filling.view(plain)).view(self.values.dtype)
+        splits = self.splits
+        begin, counts = splits[:-1], splits.diff().clamp(max=width)
+        order, line = (torch.arange(count, device=self.device) for count in (kept, len(self)))
+        # For each value that is kept, where it is and where it goes.
+        first = counts.cumsum(0) - counts
+        found = order + torch.repeat_interleave(begin - first, counts, output_size=kept)
+        place = order + torch.repeat_interleave(line * width - first, counts, output_size=kept)
+        rows.view(plain).view(-1).scatter_(0, place, self.values.view(plain)[found])
+        return rows
 
     def nested(self) -> torch.Tensor:
         """Give a nested tensor of layout ``jagged``, which shows ``values``."""
