@@ -13,6 +13,7 @@ from typing import Any
 
 import forebay
 import pytest
+from conftest import Script
 
 np = pytest.importorskip("numpy")
 
@@ -338,3 +339,47 @@ def test_lists_leave_workers_in_shared_memory() -> None:
     again = pickle.loads(sent)
     assert isinstance(again, RaggedTensor)
     assert again.values.equal(tokens.values)
+
+
+def test_nothing_changes_the_warnings_of_other_threads(script: Script) -> None:
+    pytest.importorskip("torch")
+    # In an interpreter of its own: torch warns once.
+    script("""
+        import gc, pickle, warnings, weakref
+        import forebay, numpy
+        from forebay.torch import tensors
+        from multiprocessing.reduction import ForkingPickler
+
+        def refuse(*_, **__):
+            raise AssertionError("filters of warnings are those of all threads")
+
+        warnings.simplefilter("error")
+        warnings.catch_warnings = refuse
+        data, offsets = numpy.arange(100, dtype="<i4"), numpy.array([0, 0, 160, 400])
+        for take in (
+            lambda array: array,
+            lambda array: array[:, ::2],
+            lambda array: array[:0],
+            lambda array: array[0, 0:0],
+            lambda array: array > 7,
+        ):
+            shown = take(data.reshape(4, 25)).view()
+            shown.flags.writeable = False
+            alive = weakref.ref(shown)
+            tensor = tensors(shown)
+            assert tuple(tensor.shape) == shown.shape
+            assert [stride * tensor.element_size() for stride in tensor.stride()] == list(shown.strides)
+            assert tensor.tolist() == shown.tolist()
+            assert shown.size == 0 or tensor.data_ptr() == shown.__array_interface__["data"][0]
+            assert not shown.flags.writeable
+            del shown
+            gc.collect()
+            assert alive() is not None
+            del tensor
+            gc.collect()
+            assert alive() is None
+        for dtype in (None, "int32"):
+            ragged = forebay.Ragged(data.tobytes(), offsets.tobytes(), dtype)
+            again = pickle.loads(ForkingPickler.dumps(tensors([ragged])[0]))
+            assert all(map(numpy.array_equal, again, ragged))
+    """)

@@ -6,7 +6,6 @@ Worker processes hand ragged values over in shared memory.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -23,15 +22,26 @@ def tensors(batch: Any) -> Any:
     Dicts, lists and tuples are gone through. Fields of type ``bfloat16`` stay 16-bit integers;
     ``tensor.view(torch.bfloat16)`` shows what they are.
     """
-    with warnings.catch_warnings():
-        # Nobody else writes to a batch either, and torch has no read-only tensors.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return apply(batch, _tensor)
+    return apply(batch, _tensor)
+
+
+class _Writable:
+    """An array as one that can be written to: torch has no read-only tensors, and warns of what will be one.
+
+    Nobody writes to a batch. To keep the warning back would be to change the filters of all threads, while
+    threads of a ``DataLoader`` take batches apart and put them together.
+    """
+
+    def __init__(self, array: Any) -> None:
+        shown = array.__array_interface__
+        self.__array_interface__ = {**shown, "data": (shown["data"][0], False)}
+        # Its memory is there as long as this is.
+        self.array = array
 
 
 def _tensor(value: Any) -> Any:
     if isinstance(value, _numpy().ndarray):
-        return torch.from_numpy(value)
+        return torch.from_numpy(value if value.flags.writeable else _numpy().asarray(_Writable(value)))
     # Unsigned integers of more than a byte came with torch 2.3.
     if type(value) is Ragged and value.dtype is not None and hasattr(torch, _dtype(value.dtype).name):
         return RaggedTensor(*value._buffers(), value.dtype)
