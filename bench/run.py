@@ -82,6 +82,11 @@ def arguments():
         "--only", default="", help="only contenders whose name contains one of these, comma separated"
     )
     parser.add_argument(
+        "--workers",
+        type=lambda text: [int(word) for word in text.split(",")],
+        help="every peer with each of these numbers of workers, to choose from (stream, tokens)",
+    )
+    parser.add_argument(
         "--dir", type=Path, default=tools.MADE, help="folder on the disk to measure (default target/bench)"
     )
     parser.add_argument("--json", type=Path, help="keep every round here")

@@ -6,7 +6,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import tools
@@ -32,6 +32,18 @@ class Peer:
     workers: int
     note: str = ""
     venv: str = "stream"
+
+
+def tried(peers, options):
+    """The peers as they are, or each with every number of workers that was asked for, to choose from."""
+    if not options.workers:
+        return peers
+    names = {count: f"{count} worker{'' if count == 1 else 's'}" for count in options.workers}
+    return [
+        replace(one, name=f"{one.name}, {name}", workers=count, note="")
+        for one in peers
+        for count, name in names.items()
+    ]
 
 
 class Sets:

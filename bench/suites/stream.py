@@ -20,6 +20,7 @@ from harness.loaders import (
     limits,
     made,
     peer,
+    tried,
 )
 from harness.rounds import race
 
@@ -51,11 +52,11 @@ def run(options, _tmpfs):
     options.dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="stream-", dir=options.dir) as folder:
         sets = Sets("images", folder, count, payload_bytes, min(SHARD_BYTES, payload_bytes // SHARDS_MIN))
-        rows = race(made(listed(sets), options), options.runs, warm_ups=0)
+        rows = race(made(listed(sets, options), options), options.runs, warm_ups=0)
     return [Loaders(f"{count} images from a cold disk, shuffled", rows)]
 
 
-def listed(sets):
+def listed(sets, options):
     own = [
         ("Forebay, Rust, tar", forebay_rust, "tar"),
         ("Forebay, Python, tar", forebay_python, "tar"),
@@ -67,5 +68,5 @@ def listed(sets):
     entries = limits(sets, "tar", is_cold=True)
     for name, how, form in own:
         entries.append(Named(name, lambda name=name, how=how, form=form: how(sets, name, form, True)))
-    entries += [Named(one.name, lambda one=one: peer(sets, one, True)) for one in PEERS]
+    entries += [Named(one.name, lambda one=one: peer(sets, one, True)) for one in tried(PEERS, options)]
     return entries

@@ -20,6 +20,7 @@ from harness.loaders import (
     limits,
     made,
     peer,
+    tried,
 )
 from harness.rounds import race
 
@@ -60,12 +61,12 @@ def run(options, _tmpfs):
     with tempfile.TemporaryDirectory(prefix="tokens-", dir=options.dir) as folder:
         sets = Sets("tokens", folder, count, payload_bytes, min(SHARD_BYTES, payload_bytes // SHARDS_MIN))
         for title, is_cold in (("in memory", False), ("on a cold disk", True)):
-            rows = race(made(listed(sets, is_cold), options), options.runs, warm_ups=0)
+            rows = race(made(listed(sets, is_cold, options), options), options.runs, warm_ups=0)
             results.append(Loaders(f"{count} samples of {TOKENS} tokens {title}, shuffled", rows))
     return results
 
 
-def listed(sets, is_cold):
+def listed(sets, is_cold, options):
     def own(how, name, form, index):
         return Named(name, lambda: how(sets, name, form, is_cold, index))
 
@@ -73,5 +74,5 @@ def listed(sets, is_cold):
     for label, form, index in FORMS:
         entries.append(own(forebay_rust, f"Forebay, Rust, {label}", form, index))
         entries.append(own(forebay_python, f"Forebay, Python, {label}", form, index))
-    entries += [Named(one.name, lambda one=one: peer(sets, one, is_cold)) for one in PEERS]
+    entries += [Named(one.name, lambda one=one: peer(sets, one, is_cold)) for one in tried(PEERS, options)]
     return entries
