@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import itertools
 import pickle
 import struct
@@ -305,6 +306,80 @@ def test_all_kinds_of_numbers_are_padded_as_tensors() -> None:
     assert tensors([texts])[0] is texts
 
 
+def saved(value: Any, where: str) -> Any:
+    """Give it as it comes out of a file that is loaded to a device."""
+    import torch
+
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, map_location=where, weights_only=False)
+
+
+def test_tensors_of_lists_are_loaded_where_they_are_wanted(documents: Path) -> None:
+    pytest.importorskip("torch")
+    from forebay.torch import StreamLoader
+
+    with StreamLoader(documents, **OPTIONS) as loader:
+        batch = next(loader)
+    tokens = batch["tokens"]
+    again = saved(batch, "meta")["tokens"]
+    assert again.values.is_meta
+    assert again.splits.is_meta
+    assert len(again) == 8
+    again = saved(batch, "cpu")["tokens"]
+    assert again.values.equal(tokens.values)
+    assert all(map(np.array_equal, again, tokens))
+    assert not again[2].flags.writeable
+
+
+def test_tensors_of_lists_stay_on_their_device() -> None:
+    pytest.importorskip("torch")
+    from multiprocessing.reduction import ForkingPickler
+
+    from forebay.torch import tensors
+
+    tokens = tensors(ragged([[1, 2], [], [3]], "uint16")).to("meta")
+    assert pickle.loads(bytes(ForkingPickler.dumps(tokens))).values.is_meta
+    # What is on the host goes along where there is no other.
+    assert [list(value) for value in tokens.to("meta")] == [[1, 2], [], [3]]
+
+
+def send_on(inbox: Any, outbox: Any) -> None:
+    tokens = inbox.get()
+    rows = tokens.padded().tolist()
+    # It took no copy of the values.
+    assert "_data" not in vars(tokens)
+    outbox.put((tokens.device.type, [value.tolist() for value in tokens], rows))
+    # It is gone when its sender is.
+    del tokens
+    inbox.get()
+
+
+@needs_cuda
+def test_tensors_of_lists_on_a_gpu_stay_and_are_loaded_anywhere() -> None:
+    import torch
+    from forebay.torch import tensors
+
+    lists = [[1, 2], [], [3]]
+    tokens = tensors(ragged(lists, "uint16")).to("cuda")
+    context = torch.multiprocessing.get_context("spawn")
+    inbox, outbox = context.Queue(), context.Queue()
+    other = context.Process(target=send_on, args=(inbox, outbox))
+    other.start()
+    inbox.put(tokens)
+    assert outbox.get(timeout=60) == ("cuda", lists, [[1, 2], [0, 0], [3, 0]])
+    inbox.put(None)
+    other.join(60)
+    assert other.exitcode == 0
+    for where in ("cpu", "cuda"):
+        again = saved(tokens, where)
+        assert again.device.type == where
+        assert [value.tolist() for value in again] == lists
+        assert copy.deepcopy(again).padded().tolist() == [[1, 2], [0, 0], [3, 0]]
+    assert [value.tolist() for value in saved(tokens, "cuda").to("cpu")] == lists
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("context", [None, "fork", "spawn"])
 def test_lists_come_out_of_workers_as_tensors(tmp_path: Path, context: str | None) -> None:
@@ -338,7 +413,17 @@ def test_lists_leave_workers_in_shared_memory() -> None:
     assert len(sent) < 10_000
     again = pickle.loads(sent)
     assert isinstance(again, RaggedTensor)
+    # What pads on a device asks the host for no more than where samples begin.
+    assert again._width(None) == 50_000
+    assert again._scattered(again._filling(0), 1).tolist() == [[1], [2]]
+    assert "_data" not in vars(again)
     assert again.values.equal(tokens.values)
+    assert all(map(np.array_equal, again, tokens))
+    assert again.values.data_ptr() == again.bytes.__array_interface__["data"][0]
+    for lists in ([], [[], []]):
+        empty = pickle.loads(bytes(ForkingPickler.dumps(tensors(ragged(lists, "uint16")))))
+        assert [value.tolist() for value in empty] == lists
+        assert empty.padded().shape == (len(lists), 0)
 
 
 def test_nothing_changes_the_warnings_of_other_threads(script: Script) -> None:

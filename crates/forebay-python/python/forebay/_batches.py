@@ -101,12 +101,15 @@ class Ragged:
         return self._lengths()
 
     def _lengths(self) -> numpy.ndarray[Any, Any]:
-        return _numpy().diff(self.offsets) // self._numbers().itemsize  # type: ignore[no-any-return]
+        return _numpy().diff(self.offsets) // self._number().itemsize  # type: ignore[no-any-return]
+
+    def _number(self) -> Any:
+        """Give the dtype of one value."""
+        return _dtype(self.dtype or "uint8")
 
     def _numbers(self) -> numpy.ndarray[Any, Any]:
         """Give the values of all samples, one after the other."""
-        dtype = "uint8" if self.dtype is None else _dtype(self.dtype)
-        return _numpy().frombuffer(self._data, dtype=dtype)  # type: ignore[no-any-return]
+        return _numpy().frombuffer(self._data, dtype=self._number())  # type: ignore[no-any-return]
 
     def _buffers(self) -> tuple[memoryview, memoryview]:
         """Give the two buffers that one like this can be made around."""
@@ -165,7 +168,7 @@ class Ragged:
     def _filling(self, fill: float) -> float:
         """Give a number as it lies in memory, and refuse what would become another one there."""
         fill = fill.item() if hasattr(fill, "item") else fill
-        dtype = self._numbers().dtype
+        dtype = self._number()
         name = self.dtype or dtype.name
         made: float | None = None
         if name == "bool":

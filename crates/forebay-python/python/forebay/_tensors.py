@@ -62,29 +62,28 @@ def apply(value: Any, function: Callable[[Any], Any]) -> Any:
     return function(value)
 
 
+_PLAIN = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
 class RaggedTensor(Ragged):
     """Lists of numbers: ``values[splits[i] : splits[i + 1]]`` are those of sample ``i``.
 
     ``values`` and ``splits`` are on the device of the batch, and so is what ``padded`` and ``nested`` give,
     without a wait of the host. It is a ``Ragged``, too: ``ragged[i]`` and all else that those have are arrays
-    on the host, of the memory that the batch was made in.
+    on the host, of the memory that the batch was made in. Of one that comes out of a file or from another
+    process they are copies of what is on the device, made when they are looked at.
     """
 
     # The numbers of all samples, one after the other.
     values: torch.Tensor
     # Where each sample begins in bytes, as it lies in the memory of the batch, which is pinned as a whole.
     _places: torch.Tensor
+    dtype: str
 
-    def __init__(
-        self,
-        data: Any,
-        offsets: Any,
-        dtype: str,
-        moved: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> None:
-        """Around two buffers and what shows them on a device; made by ``forebay.torch``."""
+    def __init__(self, data: Any, offsets: Any, dtype: str) -> None:
+        """Around two buffers; made by ``forebay.torch``."""
         super().__init__(data, offsets, dtype)
-        self.values, self._places = moved or tensors([self._numbers(), self.offsets])
+        self.values, self._places = tensors([self._numbers(), self.offsets])
 
     @property
     def splits(self) -> torch.Tensor:
@@ -101,10 +100,29 @@ class RaggedTensor(Ragged):
         """Where the tensors are."""
         return self.values.device
 
+    def __len__(self) -> int:
+        return len(self._places) - 1
+
+    def __getattr__(self, name: str) -> Any:
+        """Give what is on the host of one that was made of its tensors, once that is looked at."""
+        if name == "_data":
+            self._data = _on_host(self.values)
+        elif name == "_offsets":
+            self._offsets = _on_host(self._places).cast("q")
+        else:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return vars(self)[name]
+
+    def _plain(self) -> torch.Tensor:
+        """Give the values as integers of their size: with unsigned ones, torch can do little."""
+        return self.values.view(_PLAIN[self.values.element_size()])
+
     def _moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> RaggedTensor:
         """Give the same with both tensors moved."""
-        assert self.dtype is not None
-        return RaggedTensor(*self._buffers(), self.dtype, (move(self.values), move(self._places)))
+        made = _again(move(self.values), move(self._places), self.dtype)
+        if self.device.type == "cpu" or "_data" in vars(self):
+            made._data, made._offsets = self._data, self._offsets
+        return made
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> RaggedTensor:
         """Give it on another device, as ``Tensor.to`` does."""
@@ -132,8 +150,7 @@ class RaggedTensor(Ragged):
         kept = int(_numpy().minimum(self._lengths(), width).sum())
         if kept == 0:
             return rows
-        # As plain integers of their size: of unsigned ones, torch can do little but look at them.
-        plain = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[self.values.element_size()]
+        plain = self._plain()
         splits = self.splits
         begin, counts = splits[:-1], splits.diff().clamp(max=width)
         order, line = (torch.arange(count, device=self.device) for count in (kept, len(self)))
@@ -141,7 +158,7 @@ class RaggedTensor(Ragged):
         first = counts.cumsum(0) - counts
         found = order + torch.repeat_interleave(begin - first, counts, output_size=kept)
         place = order + torch.repeat_interleave(line * width - first, counts, output_size=kept)
-        rows.view(plain).view(-1).scatter_(0, place, self.values.view(plain)[found])
+        rows.view(plain.dtype).view(-1).scatter_(0, place, plain[found])
         return rows
 
     def nested(self) -> torch.Tensor:
@@ -152,7 +169,8 @@ class RaggedTensor(Ragged):
         return make(self.values, self.splits)  # type: ignore[no-any-return, unused-ignore]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (*super().__reduce__()[1], str(self.device))
+        # Of the tensors, which torch hands over, and loads where somebody wants them.
+        return _again, (self._plain(), self._places, self.dtype)
 
     def __repr__(self) -> str:
         return (
@@ -160,21 +178,25 @@ class RaggedTensor(Ragged):
         )
 
 
-def _again(data: bytes, offsets: bytes, dtype: str, device: str) -> RaggedTensor:
-    made = RaggedTensor(data, offsets, dtype)
-    return made if device == "cpu" else made.to(device)
+def _again(values: torch.Tensor, places: torch.Tensor, dtype: str) -> RaggedTensor:
+    made = RaggedTensor.__new__(RaggedTensor)
+    made.values, made._places, made.dtype = values.view(getattr(torch, _dtype(dtype).name)), places, dtype
+    return made
+
+
+def _on_host(tensor: torch.Tensor) -> memoryview:
+    """Show the bytes of a tensor, which are copied where it is on a device."""
+    return tensor.cpu().view(torch.uint8).numpy().data.toreadonly()  # type: ignore[no-any-return, unused-ignore]
 
 
 def _share(ragged: Ragged) -> tuple[Any, ...]:
     """Hand values of a worker process over in shared memory, as tensors are, and not through its pipe."""
     data, offsets = tensors([ragged.bytes, ragged.offsets.view("uint8")])
-    return _shared, (type(ragged), data, offsets, ragged.dtype)
+    return _shared, (data, offsets, ragged.dtype)
 
 
-def _shared(kind: type[Ragged], data: torch.Tensor, offsets: torch.Tensor, dtype: Any) -> Ragged:
-    data_view, offsets_view = (memoryview(part.numpy()).toreadonly() for part in (data, offsets))
-    return kind(data_view, offsets_view, dtype)
+def _shared(data: torch.Tensor, offsets: torch.Tensor, dtype: str | None) -> Ragged:
+    return Ragged(_on_host(data), _on_host(offsets), dtype)
 
 
 ForkingPickler.register(Ragged, _share)
-ForkingPickler.register(RaggedTensor, _share)
