@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import decimal
 import io
+import zipfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from forebay._batches import _dtype, _numpy
-from forebay._forebay import stream_value
+from forebay._forebay import (
+    CorruptDataError,
+    ForebayError,
+    LimitExceededError,
+    UnsupportedError,
+    stream_value,
+)
+
+# What comes out of one value that is compressed is at most that large, beyond the second at most so many
+# times the value: it is opened where somebody looks at it, and a small one could take all memory.
+_INFLATED_BYTES_MAX = 1 << 30
+_INFLATED_BYTES_FREE = 16 << 20
+_INFLATED_RATIO_MAX = 4096
+
+# What numpy writes. Others give more at once than a member is said to have.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class RawImage(NamedTuple):
@@ -48,7 +64,7 @@ def opener(encoding: str) -> Callable[[memoryview], Any] | None:
 
 def _opener(encoding: str) -> Callable[[memoryview], Any] | None:
     if encoding in ("npy", "npz"):
-        return _load
+        return lambda value: _load(encoding, value)
     if encoding.startswith(("decimal128:", "decimal256:")):
         scale = int(encoding.rpartition(",")[2])
         return lambda value: _decimal(value, scale)
@@ -57,9 +73,42 @@ def _opener(encoding: str) -> Callable[[memoryview], Any] | None:
     return None
 
 
-def _load(value: memoryview) -> Any:
-    loaded = _numpy().load(io.BytesIO(value), allow_pickle=False)
-    return loaded if not hasattr(loaded, "files") else {name: loaded[name] for name in loaded.files}
+def _load(encoding: str, value: memoryview) -> Any:
+    numpy, file = _numpy(), io.BytesIO(value)
+    try:
+        # Whatever it is called, numpy goes by how it begins.
+        if bytes(value[:2]) == b"PK":
+            _check_members(encoding, file, len(value))
+            file.seek(0)
+        loaded = numpy.load(file, allow_pickle=False)
+        return loaded if not hasattr(loaded, "files") else {name: loaded[name] for name in loaded.files}
+    except (ForebayError, MemoryError):
+        raise
+    except Exception as error:
+        # By a dozen classes, numpy and zipfile say one thing: these bytes are not what they should be.
+        kind = UnsupportedError if "Object arrays cannot be loaded" in str(error) else CorruptDataError
+        raise kind(f"{encoding}: a value cannot be opened: {error}") from error
+
+
+def _check_members(encoding: str, file: io.BytesIO, nbytes: int) -> None:
+    """Refuse a zip that would become too large; of each member, no more is read than is said here."""
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+    inflated = sum(member.file_size for member in members)
+    most = min(_INFLATED_BYTES_MAX, max(_INFLATED_BYTES_FREE, _INFLATED_RATIO_MAX * nbytes))
+    if inflated > most:
+        raise LimitExceededError(
+            f"{encoding}: a value of {nbytes} bytes would become {inflated}, and at most {most} are made "
+            'of it; decoded as "bytes", it stays what it is'
+        )
+    for member in members:
+        if member.compress_type not in _METHODS:
+            raise UnsupportedError(
+                f"{encoding}: '{member.filename}' is compressed in a way numpy does not use"
+            )
+    if len({member.filename.removesuffix(".npy") for member in members}) < len(members):
+        # Each would be read as often as there are.
+        raise CorruptDataError(f"{encoding}: a value has two members of one name")
 
 
 def _decimal(value: memoryview, scale: int) -> decimal.Decimal:
