@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import forebay
 import pytest
+from conftest import Script
 from test_stream import keys, names, value, write_shard
 
 pytest.importorskip("torch")
@@ -430,3 +432,88 @@ def test_batches_are_not_put_into_batches(data: Path, workers: int) -> None:
     dataset = StreamDataset(data, batch_size=5, decode={"cls": "int"}, fields=["cls"])
     with pytest.raises(forebay.InvalidInputError, match="batch_size=None"):
         next(iter(DataLoader(dataset, num_workers=workers)))
+
+
+def test_an_epoch_that_is_given_again_is_warned_of_once(data: Path) -> None:
+    from forebay.torch import StreamDataset
+
+    def loop(dataset: Any) -> None:
+        assert len(names(dataset)) == 120
+
+    def fail_once(batch: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise ValueError("the first batch")
+        return batch
+
+    def silent(**options: Any) -> Any:
+        return StreamDataset(data, batch_size=10, lanes=4, **options)
+
+    forebay.stream(data, batch_size=10, save_index=True).close()
+    failed: list[bool] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dataset = silent(shuffle=True)
+        # Of those that gave nothing, none was given again.
+        iter(dataset)
+        loop(dataset)
+        broken = silent(shuffle=True, transform=fail_once)
+        with pytest.raises(ValueError, match="the first batch"):
+            loop(broken)
+        loop(broken)
+        # Somebody has chosen.
+        chosen = silent(shuffle=True)
+        for _ in range(3):
+            chosen.set_epoch(0)
+            loop(chosen)
+        loop(chosen)
+        later = silent(shuffle=True)
+        loop(later)
+        later.set_epoch(1)
+        loop(later)
+        # There is one order only, and another rank says it.
+        for alone in (silent(), silent(shuffle=True, rank=1, world=2)):
+            for _ in range(2):
+                assert names(alone)
+    with pytest.warns(RuntimeWarning, match=r"epoch 0 again, in the same order: call set_epoch") as told:
+        assert sum(batch.size for batch in dataset) == 120
+    assert [one.filename for one in told] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loop(dataset)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("context", "workers"), [("fork", 2), ("spawn", 1)])
+def test_workers_warn_of_an_epoch_that_is_given_again(
+    data: Path, script: Script, context: str, workers: int
+) -> None:
+    forebay.stream(data, batch_size=10, save_index=True).close()
+    done = script(
+        """
+        import sys
+        from forebay.torch import StreamDataset
+        from torch.utils.data import DataLoader
+
+        for stays in (False, True):
+            for chosen in ((None, None, None), (None, 1, 1)):
+                dataset = StreamDataset(sys.argv[1], batch_size=10, shuffle=True, lanes=4)
+                loader = DataLoader(
+                    dataset,
+                    batch_size=None,
+                    num_workers=int(sys.argv[3]),
+                    multiprocessing_context=sys.argv[2],
+                    persistent_workers=stays,
+                )
+                for epoch in chosen:
+                    if epoch is not None:
+                        dataset.set_epoch(epoch)
+                    assert sum(batch.size for batch in loader) == 120
+                print("=====", file=sys.stderr, flush=True)
+        """,
+        str(data),
+        context,
+        str(workers),
+    )
+    told = [part.count("RuntimeWarning: a StreamDataset gives") for part in done.stderr.split("=====")]
+    assert told == [1, 0, 1, 0, 0]

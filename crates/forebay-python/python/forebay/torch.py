@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import os
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -473,8 +474,9 @@ class StreamDataset(IterableDataset[Any]):
     Each worker streams its own share: with ``n`` workers on each of ``world`` ranks, worker ``w`` of rank
     ``r`` is number ``r * n + w`` of ``world * n``, which must divide ``lanes``. Streams are opened in the
     workers, so any way to start them works. Every iteration is the epoch that ``set_epoch`` chose, as with
-    samplers; without a call it is the same one every time. There is no ``len``: it depends on the number of
-    workers, and is known once the data set is open. For states use ``StreamLoader``.
+    samplers; without a call it is the same one every time, which is warned of where it is shuffled. There is
+    no ``len``: it depends on the number of workers, and is known once the data set is open. For states use
+    ``StreamLoader``.
 
     With ``check_ranks`` each rank of ``torch.distributed`` opens the data set once when this is made, and
     ranks that see something else than the others are refused. All must make it then: one alone would wait.
@@ -498,9 +500,10 @@ class StreamDataset(IterableDataset[Any]):
             self.url = url if isinstance(url, str | os.PathLike) else urls
             return urls, self.options
 
-        # Shared with workers that live on from one epoch to the next.
-        epoch = torch.zeros(1, dtype=torch.int64)
-        self._epoch = epoch.share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
+        # Shared with workers that live on from one epoch to the next, and by those that do not: the epoch,
+        # whether an iteration has given something, and whether there is nothing more to say about that.
+        shared = torch.zeros(3, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
+        self._epoch, self._has_given, self._is_settled = shared.split(1)
         if check_ranks:
             # Workers cannot ask each other.
             _open_together(prepare, must_compare=True).close()
@@ -510,10 +513,26 @@ class StreamDataset(IterableDataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration gives."""
         self._epoch[0] = epoch
+        self._is_settled[0] = 1
+
+    def _tell_of_repetition(self) -> None:
+        """Warn once of an epoch that is given again, if nobody has chosen it."""
+        if self.options.get("shuffle") and self._has_given[0] and not self._is_settled[0]:
+            self._is_settled[0] = 1
+            warnings.warn(
+                f"a StreamDataset gives epoch {int(self._epoch[0])} again, in the same order: call "
+                "set_epoch(epoch) before every iteration, or once where that is what you want",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def __iter__(self) -> Iterator[Any]:
         options = dict(self.options)
         worker = get_worker_info()
+        # The one that speaks for all workers of all ranks.
+        is_first = not options.get("rank") and (worker is None or worker.id == 0)
+        if is_first:
+            self._tell_of_repetition()
         if worker is not None:
             rank, world = options.get("rank") or 0, options.get("world") or 1
             options["rank"] = rank * worker.num_workers + worker.id
@@ -523,6 +542,9 @@ class StreamDataset(IterableDataset[Any]):
         with stream(self.url, **options) as batches:
             batches.load_state_dict(_at_epoch(batches.state_dict(), epoch, len(batches)))
             for batch in batches:
+                if is_first:
+                    # By this one alone: others may give their first batch before it has begun.
+                    self._has_given[0] = 1
                 # Views of memory, which a transform may give, cannot be pickled: torch would wait for ever.
                 yield tensors(batch) if worker is None else apply(tensors(batch), sendable)
 
