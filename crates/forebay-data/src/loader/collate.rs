@@ -239,10 +239,7 @@ impl Job {
                 epoch: self.epoch,
                 picks: &self.picks,
                 rows: piece.rows.clone(),
-                source: wanted.source,
-                width: wanted.width().unwrap_or_default(),
-                name: &wanted.field.name,
-                fill: wanted.fill.as_deref(),
+                wanted,
             };
             piece.bad = tool.decode(&rows, &mut piece.out);
         }
@@ -356,14 +353,14 @@ impl Job {
         let values = self.picks.iter().map(|pick| {
             let value = pick.block.field(pick.sample, wanted.source);
             missing += u64::from(value.is_none());
-            value
+            (pick, value)
         });
         match part {
             Part::Fixed(range) => {
                 let mut at = range.start;
                 let width = wanted.width().unwrap_or_default();
-                for value in values {
-                    let value = value.or(wanted.fill.as_deref());
+                for (pick, value) in values {
+                    let value = value.or_else(|| wanted.fill_for(pick).ok());
                     put(buf, at, value.unwrap_or_default())?;
                     at += width;
                 }
@@ -371,7 +368,7 @@ impl Job {
             Part::Ragged { offsets, bytes } => {
                 let mut at = 0;
                 put(buf, offsets.start, &0i64.to_le_bytes())?;
-                for (row, value) in values.enumerate() {
+                for (row, (_, value)) in values.enumerate() {
                     let place = buf.get_mut(bytes.start + at..bytes.end);
                     let place = place.ok_or_else(|| internal("a field does not fit its place"))?;
                     at += wanted.put(value.unwrap_or_default(), place)?;
@@ -478,8 +475,10 @@ pub(super) fn why_bad(fields: &[Wanted], pick: &Pick) -> Option<String> {
                 field.name.escape_debug(),
                 bytes.len()
             )),
-            None if wanted.fill.is_some() => None,
-            None => Some(format!("field '{}' is missing", field.name.escape_debug())),
+            None => {
+                let reason = wanted.fill_for(pick).err()?;
+                Some(format!("field '{}' {reason}", field.name.escape_debug()))
+            }
         }
     })
 }

@@ -32,7 +32,7 @@ pub enum Decode {
     },
     /// A number, as text or of any type, becomes a `float64`.
     Float {
-        /// The same; NaN where floats are stored and this is not said.
+        /// The same; NaN for a null of floats where this is not said.
         missing: Option<f64>,
     },
     /// Numbers of one type, as bytes, as a list, or as an array that carries its shape, become an array of one shape.
@@ -97,15 +97,22 @@ impl Decode {
         Kind::Array { dtype, shape }
     }
 
-    /// The bytes that stand for a missing value of what is stored so.
-    fn fill(&self, stored: &Kind) -> Option<Vec<u8>> {
+    /// What stands for a missing value of what is stored so.
+    fn fill(&self, stored: &Kind) -> Option<Fill> {
+        let asked = |bytes: [u8; 8]| Fill {
+            bytes: bytes.to_vec(),
+            is_asked: true,
+        };
         match self {
-            Self::Int { missing } => missing.map(|missing| missing.to_le_bytes().to_vec()),
-            Self::Float { missing } => {
-                let missing = missing.or(fill_of(stored).map(|_| f64::NAN));
-                missing.map(|missing| missing.to_le_bytes().to_vec())
-            }
-            Self::Array { .. } => fill_of(stored),
+            Self::Int { missing } => missing.map(|missing| asked(missing.to_le_bytes())),
+            Self::Float {
+                missing: Some(missing),
+            } => Some(asked(missing.to_le_bytes())),
+            Self::Float { missing: None } => Fill::of_null(stored).map(|fill| Fill {
+                bytes: f64::NAN.to_le_bytes().to_vec(),
+                ..fill
+            }),
+            Self::Array { .. } => Fill::of_null(stored),
             Self::Image(_) => None,
         }
     }
@@ -172,14 +179,29 @@ pub(super) struct Wanted {
     /// How its numbers are stored, where a batch has them one after the other all the same.
     pub(super) list: Option<List>,
     /// What a value that is missing has in a batch, where all have one size; samples without one are bad where there is nothing.
-    pub(super) fill: Option<Vec<u8>>,
+    pub(super) fill: Option<Fill>,
 }
 
-/// What stands for a missing float, as in arrays of numpy's: no number. Nothing stands for integers, nor for arrays of several numbers.
-fn fill_of(stored: &Kind) -> Option<Vec<u8>> {
-    match stored {
-        Kind::Array { dtype, shape } if shape.is_empty() => dtype.nan(),
-        _ => None,
+/// What stands for a value that a sample does not have.
+#[derive(Debug)]
+pub(super) struct Fill {
+    bytes: Vec<u8>,
+    /// Somebody said so: then it also stands where a shard does not have the field at all. Nulls are what somebody wrote; a column that some shards lack is more
+    /// likely a mistake, and batches that are all NaN would hide it.
+    is_asked: bool,
+}
+
+impl Fill {
+    /// For a float, as in arrays of numpy's: no number. Nothing stands for integers, nor for arrays of several numbers.
+    fn of_null(stored: &Kind) -> Option<Self> {
+        let Kind::Array { dtype, shape } = stored else {
+            return None;
+        };
+        let nan = dtype.nan().filter(|_| shape.is_empty());
+        nan.map(|bytes| Self {
+            bytes,
+            is_asked: false,
+        })
     }
 }
 
@@ -208,7 +230,7 @@ impl Wanted {
         };
         let fill = match decode {
             Some(decode) => decode.fill(&stored.kind),
-            None => fill_of(&stored.kind),
+            None => Fill::of_null(&stored.kind),
         };
         Self {
             source,
@@ -216,6 +238,16 @@ impl Wanted {
             tool,
             list,
             fill,
+        }
+    }
+
+    /// What stands for the value that a sample does not have; else why it is bad.
+    pub(super) fn fill_for(&self, pick: &Pick) -> Result<&[u8], &'static str> {
+        let has_field = pick.block.has_field(self.source);
+        match &self.fill {
+            Some(fill) if has_field || fill.is_asked => Ok(&fill.bytes),
+            _ if has_field => Err("is missing"),
+            _ => Err("is missing: its shard does not have it"),
         }
     }
 
@@ -330,15 +362,16 @@ impl Tool {
             Self::Int(_) | Self::Float(_) | Self::Array { .. } => None,
         };
         let mut bad = Vec::new();
-        for (row, place) in job.rows.clone().zip(out.chunks_exact_mut(job.width.max(1))) {
+        let wanted = job.wanted;
+        let width = wanted.width().unwrap_or_default();
+        for (row, place) in job.rows.clone().zip(out.chunks_exact_mut(width.max(1))) {
             let Some(pick) = job.picks.get(row) else { break };
-            let done = match (pick.block.field(pick.sample, job.source), job.fill) {
-                (None, Some(fill)) => {
-                    place.copy_from_slice(fill);
-                    Ok(())
-                }
-                (None, None) => Err("it is missing".to_owned()),
-                (Some(bytes), _) => match (self, &mut decoder) {
+            let done = match pick.block.field(pick.sample, wanted.source) {
+                None => wanted
+                    .fill_for(pick)
+                    .map(|fill| place.copy_from_slice(fill))
+                    .map_err(|reason| format!(" {reason}")),
+                Some(bytes) => match (self, &mut decoder) {
                     (Self::Image { .. }, Some(decoder)) => decoder
                         .decode_into(bytes, identity(pick), place)
                         .map_err(|error| error.message().to_owned()),
@@ -357,10 +390,12 @@ impl Tool {
                         integer(*of, bytes).map(|number| place.copy_from_slice(&number.to_le_bytes()))
                     }
                     (Self::Image { .. }, None) => Err("there is no decoder".to_owned()),
-                },
+                }
+                .map_err(|reason| format!(": {reason}")),
             };
             if let Err(reason) = done {
-                bad.push((row, format!("field '{}': {reason}", job.name.escape_debug())));
+                let name = wanted.field.name.escape_debug();
+                bad.push((row, format!("field '{name}'{reason}")));
             }
         }
         if let (Self::Image { free, .. }, Some(decoder)) = (self, decoder) {
@@ -376,11 +411,7 @@ pub(super) struct Values<'a> {
     pub(super) epoch: u64,
     pub(super) picks: &'a [Pick],
     pub(super) rows: Range<usize>,
-    pub(super) source: usize,
-    pub(super) width: usize,
-    pub(super) name: &'a str,
-    /// What stands for a missing value.
-    pub(super) fill: Option<&'a [u8]>,
+    pub(super) wanted: &'a Wanted,
 }
 
 /// Some rows of a decoded field, with the place they go to.

@@ -2,6 +2,8 @@
 
 use arrow_array::builder::{FixedSizeListBuilder, Float32Builder, Int32Builder, ListBuilder};
 use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
+use forebay_data::dataset::{Progress, Silent};
+use forebay_data::filter::Filter;
 use parquet::arrow::ArrowWriter;
 
 use super::*;
@@ -113,6 +115,76 @@ async fn what_stands_for_a_null_is_nan_or_what_was_asked_for() {
         words.contains("'id' is missing") && words.contains("int:-1"),
         "{words}"
     );
+}
+
+/// A file of these columns.
+fn file_of(columns: Vec<(&'static str, ArrayRef)>) -> Vec<u8> {
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_column_that_a_file_does_not_have_is_not_made_of_nan() {
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..8));
+    let weights: Float32Array = (0..8).map(|row| (row > 0).then_some(0.5)).collect();
+    let weights: ArrayRef = Arc::new(weights);
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    put(
+        &store,
+        "2024-01.parquet",
+        &file_of(vec![("id", Arc::clone(&ids))]),
+    )
+    .await;
+    put(
+        &store,
+        "2024-03.parquet",
+        &file_of(vec![("id", ids), ("weight", weights)]),
+    )
+    .await;
+    let dataset = open(&store, None).await;
+    let progress: Arc<dyn Progress> = Arc::new(Silent);
+    for decode in ["", "float"] {
+        let mut spec = spec(false);
+        spec.decode = [("weight", decode)]
+            .into_iter()
+            .filter(|(_, decode)| !decode.is_empty())
+            .map(|(name, decode)| (name.to_owned(), decode.parse().unwrap()))
+            .collect();
+        let mut loader = Loader::new(dataset.clone(), &spec).unwrap();
+        let error = loader.next_batch().await.unwrap().unwrap_err();
+        let told = error.to_string();
+        for word in ["2024-01.parquet", "field 'weight'", "its shard does not have it"] {
+            assert!(told.contains(word), "no {word:?} in {told}");
+        }
+        // A null of the file that has the column is still one.
+        spec.bad = BadPolicy::Skip { max: 8 };
+        let filter = Filter::parse("weight is not null or id = 0").unwrap();
+        let later = dataset.keep(&filter, 2, 64 << 20, &progress).await;
+        let mut loader = Loader::new(later.unwrap(), &spec).unwrap();
+        while let Some(batch) = loader.next_batch().await {
+            batch.unwrap();
+        }
+        let report = loader.report();
+        assert_eq!(report.bad_samples, 1, "{:?}", report.bad);
+        // Once more in the place of the bad one.
+        assert_eq!(report.missing_values, [("weight".to_owned(), 2)].into());
+    }
+    let mut asked = spec(false);
+    asked.decode = vec![("weight".to_owned(), "float:-2".parse().unwrap())];
+    let mut loader = Loader::new(dataset, &asked).unwrap();
+    let rows = drain(&mut loader).await;
+    assert!(
+        rows[..9]
+            .iter()
+            .all(|(_, row)| row[1] == hex(&(-2f64).to_le_bytes())),
+        "{rows:?}"
+    );
+    assert_eq!(rows[9].1[1], hex(&0.5f64.to_le_bytes()));
+    assert_eq!(loader.report().missing_values, [("weight".to_owned(), 9)].into());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

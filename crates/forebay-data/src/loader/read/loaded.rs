@@ -114,6 +114,11 @@ impl Loaded {
         block.field(sample, column)
     }
 
+    /// Whether the shard has a field: else no sample of it can.
+    pub(crate) fn has_field(&self, field: usize) -> bool {
+        self.columns.get(field).is_some_and(Option::is_some)
+    }
+
     /// The key of a sample, where the format has keys, or a text of that name among the fields that were read. Text of a damaged sample is none.
     pub(crate) fn key(&self, sample: u32) -> Option<&str> {
         let is_bad = self.why_bad(sample).is_some();
