@@ -24,6 +24,7 @@ use super::decode::{Piece, Values, Wanted};
 use super::read::Loaded;
 use super::record::Record;
 use super::spare::Before;
+use crate::schema::Kind;
 
 /// A sample of a batch.
 #[derive(Debug, Clone)]
@@ -467,7 +468,16 @@ pub(super) fn why_bad(fields: &[Wanted], pick: &Pick) -> Option<String> {
             let is_damaged = list.checked_len(bytes).is_none();
             return is_damaged.then(|| format!("the numbers of field '{name}' cannot be read"));
         }
-        let (field, width) = (&wanted.field, wanted.field.kind.fixed_bytes()?);
+        let field = &wanted.field;
+        if let Kind::List { dtype } = &field.kind {
+            // Half a number at the end of one list would shift the numbers of all samples behind it.
+            let bytes = pick.block.field(pick.sample, wanted.source)?.len() as u64;
+            let is_whole = bytes.is_multiple_of(dtype.bytes());
+            let name = field.name.escape_debug();
+            return (!is_whole)
+                .then(|| format!("field '{name}' has {bytes} bytes, which is no whole count of {dtype}"));
+        }
+        let width = field.kind.fixed_bytes()?;
         match pick.block.field(pick.sample, wanted.source) {
             Some(bytes) if bytes.len() as u64 == width => None,
             Some(bytes) => Some(format!(

@@ -93,29 +93,57 @@ async fn made(first: u32, sizes: &[u32], has_text: bool) -> (Dataset, Arc<dyn St
             bytes.extend(sample);
             number += 1;
         }
-        let key = Key::parse(&format!("{shard:03}")).unwrap();
-        store
-            .put_bytes(&key, &bytes, &PutOptions::default())
-            .await
-            .unwrap();
-        let tabulated = Tabulated {
-            has_sums: false,
-            are_types_inferred: false,
-            table: builder.finish().unwrap(),
-            sha256: [0; 32],
-            raw_bytes: bytes.len() as u64,
-            codec: Codec::None,
-            ledger: Ledger::default(),
-        };
-        writer
-            .add(&store.head(&key).await.unwrap(), &tabulated)
-            .await
-            .unwrap();
+        add(&mut writer, &store, &format!("{shard:03}"), (&bytes, builder)).await;
     }
     let manifest = writer.finish().await.unwrap();
     let options = OpenOptions::default();
     let opened = Dataset::open_indexed(Arc::clone(&store), &context, manifest, &options).await;
     (opened.unwrap(), store)
+}
+
+/// Put a shard into the store and the manifest.
+async fn add(
+    writer: &mut ManifestWriter,
+    store: &Arc<dyn Store>,
+    name: &str,
+    (bytes, builder): (&[u8], TableBuilder),
+) {
+    let key = Key::parse(name).unwrap();
+    let put = store.put_bytes(&key, bytes, &PutOptions::default()).await;
+    put.unwrap();
+    let tabulated = Tabulated {
+        has_sums: false,
+        are_types_inferred: false,
+        table: builder.finish().unwrap(),
+        sha256: [0; 32],
+        raw_bytes: bytes.len() as u64,
+        codec: Codec::None,
+        ledger: Ledger::default(),
+    };
+    let meta = store.head(&key).await.unwrap();
+    writer.add(&meta, &tabulated).await.unwrap();
+}
+
+/// One shard of samples that are nothing but lists of numbers of a type, each of which has these bytes.
+async fn lists(dtype: Dtype, samples: &[&[u8]]) -> Dataset {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let mut writer = ManifestWriter::in_memory(FormatSpec::new("wds"), &store.identity());
+    let mut builder = TableBuilder::new(vec![Field::new("ids", Kind::List { dtype })]);
+    let mut bytes = vec![b'#'; 8];
+    for (number, sample) in samples.iter().enumerate() {
+        let start = bytes.len() as u64;
+        builder.begin(start, Some(&format!("k{number}"))).unwrap();
+        builder.absorb(sample);
+        builder.absorb(b"#");
+        builder.field(0, start, sample.len() as u64).unwrap();
+        builder.end().unwrap();
+        bytes.extend_from_slice(sample);
+        bytes.push(b'#');
+    }
+    add(&mut writer, &store, "000", (&bytes, builder)).await;
+    let manifest = writer.finish().await.unwrap();
+    let opened = Dataset::open_indexed(store, &context(), manifest, &OpenOptions::default()).await;
+    opened.unwrap()
 }
 
 fn spec(world: u32, rank: u32) -> StreamSpec {

@@ -248,3 +248,26 @@ async fn rows_of_a_mixture_have_their_own_keys() {
         assert_eq!(batch.fields().len(), 1);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_half_a_number_is_a_bad_sample() {
+    let samples: [&[u8]; 4] = [&[1; 8], &[2; 12], &[], &[3; 16]];
+    let dataset = lists(Dtype::Int64, &samples).await;
+    let mut spec = in_order(&[]);
+    spec.order.batch_size = 4;
+    let error = Loader::new(dataset.clone(), &spec)
+        .unwrap()
+        .next_batch()
+        .await
+        .unwrap()
+        .unwrap_err();
+    let told = error.to_string();
+    assert!(
+        told.contains("sample 1 ") && told.contains("field 'ids' has 12 bytes"),
+        "{told}"
+    );
+    spec.bad = BadPolicy::Skip { max: 1 };
+    let batch = one_batch(dataset, &spec).await;
+    let (_, given) = values(&batch, "ids");
+    assert_eq!(given, [samples[0], samples[2], samples[2], samples[3]]);
+}
