@@ -11,6 +11,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forebay_core::{Error, ErrorKind, Result, Span, crc32c};
 
+pub(crate) use cast::exact_float;
+
 use crate::schema::Field;
 use crate::table::{Layout, Table};
 

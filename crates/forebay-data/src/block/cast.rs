@@ -8,6 +8,11 @@ use crate::schema::{Dtype, Field};
 /// Integers up to this magnitude have a `float64` that is equal to them, each its own.
 const EXACT_MAX: u64 = 1 << 53;
 
+/// The `float64` that is equal to an integer, and to no other.
+pub(crate) fn exact_float(number: i128) -> Option<f64> {
+    (number.unsigned_abs() <= u128::from(EXACT_MAX)).then_some(number as f64)
+}
+
 /// Bytes of an `int64`, and of a `float64`.
 const NUMBER_BYTES: usize = 8;
 
@@ -75,10 +80,8 @@ fn floats_of(ints: &Column, rows: usize) -> Result<Column, i64> {
         let numbers = from.chunks_exact(NUMBER_BYTES);
         for (number, place) in numbers.zip(to.chunks_exact_mut(NUMBER_BYTES)) {
             let number = number.try_into().map_or(0, i64::from_le_bytes);
-            if number.unsigned_abs() > EXACT_MAX {
-                return Err(number);
-            }
-            place.copy_from_slice(&(number as f64).to_le_bytes());
+            let float = exact_float(number.into()).ok_or(number)?;
+            place.copy_from_slice(&float.to_le_bytes());
         }
     }
     Ok(Column {

@@ -12,6 +12,7 @@ use forebay_io::AlignedBuf;
 
 use super::collate::Pick;
 use super::numbers::{List, Numbers};
+use crate::block::exact_float;
 use crate::filter::Value;
 use crate::format::value::DIMS_MAX;
 use crate::image::{Decoder, ImagePlan};
@@ -450,7 +451,9 @@ fn float(of: Option<Dtype>, bytes: &[u8]) -> Result<f64, String> {
         return number(bytes);
     };
     match Value::read(dtype, bytes) {
-        Some(Value::Int(number)) => Ok(number as f64),
+        Some(Value::Int(number)) => {
+            exact_float(number).ok_or_else(|| format!("{number} has no float64 of its own"))
+        }
         Some(Value::Float(number)) => Ok(number),
         Some(Value::Bool(value)) => Ok(f64::from(value)),
         _ => Err(format!("its {} bytes are no {dtype}", bytes.len())),

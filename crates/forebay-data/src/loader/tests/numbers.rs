@@ -249,6 +249,56 @@ async fn rows_of_a_mixture_have_their_own_keys() {
     }
 }
 
+/// A Parquet file of one column of single numbers.
+async fn column(dtype: Dtype, values: &[[u8; 8]]) -> Dataset {
+    let shape = Vec::new();
+    let field = Field::new("n", Kind::Array { dtype, shape });
+    let writer = ParquetWriter::new(std::slice::from_ref(&field), ParquetOptions::default()).unwrap();
+    let samples: Vec<Sample> = values
+        .iter()
+        .map(|value| vec![(field.clone(), value.to_vec())])
+        .collect();
+    stored("a.parquet", Box::new(writer), &samples).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn integers_that_a_float_would_round_are_bad_samples() {
+    const EXACT: u64 = 1 << 53;
+    let unsigned = [0, EXACT, EXACT + 1, u64::MAX].map(u64::to_le_bytes);
+    let exact = EXACT as i64;
+    let signed = [-1, -exact, -exact - 1, i64::MIN].map(i64::to_le_bytes);
+    for (dtype, values, whole, named) in [
+        (Dtype::Uint64, unsigned, [0.0, EXACT as f64], "9007199254740993"),
+        (Dtype::Int64, signed, [-1.0, -(EXACT as f64)], "-9007199254740993"),
+    ] {
+        let dataset = column(dtype, &values).await;
+        let mut spec = in_order(&[("n", "float")]);
+        spec.order.batch_size = 4;
+        let error = Loader::new(dataset.clone(), &spec)
+            .unwrap()
+            .next_batch()
+            .await
+            .unwrap()
+            .unwrap_err();
+        assert!(error.to_string().contains(named), "{error}");
+        spec.bad = BadPolicy::Skip { max: 2 };
+        let mut loader = Loader::new(dataset, &spec).unwrap();
+        let batch = loader.next_batch().await.unwrap().unwrap();
+        let given = values_of(&batch);
+        assert_eq!(given[..2], whole);
+        assert!(given[2..].iter().all(|value| whole.contains(value)), "{given:?}");
+        assert_eq!(loader.report().bad_samples, 2);
+    }
+}
+
+fn values_of(batch: &Batch) -> Vec<f64> {
+    let (_, values) = values(batch, "n");
+    let values = values
+        .into_iter()
+        .map(|value| f64::from_le_bytes(value.try_into().unwrap()));
+    values.collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_of_half_a_number_is_a_bad_sample() {
     let samples: [&[u8]; 4] = [&[1; 8], &[2; 12], &[], &[3; 16]];
