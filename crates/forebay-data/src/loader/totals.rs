@@ -65,6 +65,8 @@ struct Counts {
     bytes: u64,
     /// Bad samples, by shard and number: each is counted once, however many epochs meet it.
     bad_known: HashSet<(u32, u64)>,
+    /// Those of them that were too many when they were met. The others were put up with, and are again by a stream that begins elsewhere.
+    bad_refused: HashSet<(u32, u64)>,
     /// Encounters beyond those that are remembered.
     bad_more: u64,
     bad_kept: Vec<BadSample>,
@@ -126,9 +128,12 @@ impl Totals {
         let mut counts = self.counts();
         let mut one_too_many = None;
         for sample in bad {
-            let is_new = counts.meet((sample.shard_number, sample.index));
-            // One that is known is one too many again, for a stream that begins elsewhere after it was refused.
-            if counts.bad_samples() > policy.max() && one_too_many.is_none() {
+            let place = (sample.shard_number, sample.index);
+            let is_new = counts.meet(place);
+            if is_new && counts.bad_samples() > policy.max() {
+                counts.bad_refused.insert(place);
+            }
+            if counts.bad_refused.contains(&place) && one_too_many.is_none() {
                 one_too_many = Some(sample.clone());
             }
             if is_new && counts.bad_kept.len() < BAD_KEPT_MAX {

@@ -98,16 +98,22 @@ async fn what_was_done_before_a_stream_begins_elsewhere_counts() {
         .iter()
         .filter(|event| event["name"] == "batch 0/0" && event["tid"] == 4);
     assert_eq!(batches.count(), 3);
-    // Whoever goes on after that is refused again, though all bad samples are known by now.
-    for _ in 0..2 {
+    // Whoever goes on after that is refused again, though all bad samples are known by now; and where it was refused, not at the one that was put up with.
+    for _ in 0..3 {
         let mut loader = Loader::go_on(sources.clone(), &spec, &start, record.clone()).unwrap();
+        let mut batches = 0;
         let error = loop {
-            if let Err(error) = loader.next_batch().await.unwrap() {
-                break error;
+            match loader.next_batch().await.unwrap() {
+                Ok(_) => batches += 1,
+                Err(error) => break error,
             }
         };
         let told = error.to_string();
-        assert!(told.contains("2 bad samples are more than the 1"), "{told}");
+        assert!(
+            told.contains("2 bad samples are more than the 1") && told.contains("the last: sample 30 "),
+            "{told}"
+        );
+        assert_eq!(batches, 3, "{told}");
     }
 }
 
