@@ -128,7 +128,6 @@ impl Default for StreamSpec {
 /// Streams batches. Must be made and used inside a tokio runtime.
 #[derive(Debug)]
 pub struct Loader {
-    sources: Sources,
     clock: Arc<dyn Clock>,
     bad: BadPolicy,
     room: Arc<Room>,
@@ -181,32 +180,25 @@ impl Loader {
         let sources = sources.into();
         let course = Course::new(&sources, spec)?;
         let leg = course.first();
-        let record = Record::new(&sources, spec)?;
-        Self::start(sources, spec, course, (leg, 0), record)
+        let record = Record::new(&sources);
+        Self::start(spec, course, (leg, 0), record)
     }
 
     /// From where an earlier run stood.
     pub fn resume(sources: impl Into<Sources>, spec: &StreamSpec, position: &Position) -> Result<Self> {
-        let sources = sources.into();
-        let record = Record::new(&sources, spec)?;
-        Self::go_on(sources, spec, position, record)
+        Self::go_on(spec, position, Record::new(&sources.into()))
     }
 
-    /// The same stream from elsewhere: what it did before counts.
-    pub fn go_on(sources: Sources, spec: &StreamSpec, position: &Position, record: Record) -> Result<Self> {
-        let course = Course::new(&sources, spec)?;
+    /// The stream of a record from elsewhere: what it did before counts.
+    pub fn go_on(spec: &StreamSpec, position: &Position, record: Record) -> Result<Self> {
+        let course = Course::new(record.sources(), spec)?;
         let (leg, batch) = course.resume(position)?;
-        Self::start(sources, spec, course, (leg, batch), record)
+        Self::start(spec, course, (leg, batch), record)
     }
 
-    fn start(
-        sources: Sources,
-        spec: &StreamSpec,
-        course: Course,
-        (leg, batch): (Leg, u64),
-        record: Record,
-    ) -> Result<Self> {
-        whole::check(&sources, spec, &course, &leg, batch)?;
+    fn start(spec: &StreamSpec, course: Course, (leg, batch): (Leg, u64), record: Record) -> Result<Self> {
+        let sources = record.sources();
+        whole::check(sources, spec, &course, &leg, batch)?;
         let fields = sources.wanted(spec)?;
         let batch_bytes = sources.batch_bytes(&fields, spec.order.batch_size);
         let ready_max = ((spec.ready_bytes_max / batch_bytes.max(1)) as usize).clamp(READY_MIN, READY_MAX);
@@ -221,7 +213,9 @@ impl Loader {
         let clock = Arc::clone(sources.context()?.clock());
         let (fed, feeding) = mpsc::channel(FED_WINDOWS_MAX);
         let (made, ready) = mpsc::channel(ready_max);
-        let readers: Arc<[Reader]> = readers(&sources, spec, &fields, &blocks, &cpu).into();
+        let readers: Arc<[Reader]> = readers(sources, spec, &fields, &blocks, &cpu).into();
+        // Nothing refuses the stream any more.
+        record.begin(spec)?;
         let feeder = Feeder {
             course: course.clone(),
             readers: Arc::clone(&readers),
@@ -241,7 +235,6 @@ impl Loader {
             made,
         );
         Ok(Self {
-            sources,
             clock,
             bad: spec.bad.clone(),
             room,
@@ -262,7 +255,7 @@ impl Loader {
         }
         let next = self.take().await;
         self.is_over = !matches!(next, Some(Ok(_)));
-        match self.is_over.then(|| self.record.totals.finish()) {
+        match self.is_over.then(|| self.record.totals().finish()) {
             Some(Err(error)) if next.is_none() => Some(Err(error)),
             _ => next,
         }
@@ -284,24 +277,24 @@ impl Loader {
         };
         if let Some(batch) = &collated.batch {
             self.record
-                .totals
+                .totals()
                 .waited(batch, (asked, self.clock.now()), &stations);
         }
         let name = |number: u32| {
-            let shard = self.sources.shard(number);
+            let shard = self.record.sources().shard(number);
             shard.map_or_else(
                 || number.to_string(),
                 |(dataset, shard)| dataset.store().location().join(&shard.key).to_string(),
             )
         };
         let first = collated.bad.first().cloned();
-        if let Err(error) = self.record.totals.bad(collated.bad, &self.bad, name) {
+        if let Err(error) = self.record.totals().bad(collated.bad, &self.bad, name) {
             return Some(Err(error));
         }
         let Some(batch) = collated.batch else {
             return Some(Err(none_whole(first, name)));
         };
-        self.record.totals.given(&batch, collated.missing);
+        self.record.totals().given(&batch, collated.missing);
         self.at = (made.leg, made.index + 1);
         Some(Ok(batch))
     }
@@ -309,7 +302,7 @@ impl Loader {
     /// Take no more batches before the last one; tells whether all of the trace could be written.
     pub fn end(&mut self) -> Result<()> {
         self.is_over = true;
-        self.record.totals.finish()
+        self.record.totals().finish()
     }
 
     /// Where the run stands after the last batch handed over.
@@ -324,19 +317,19 @@ impl Loader {
 
     /// What is streamed.
     pub fn sources(&self) -> &Sources {
-        &self.sources
+        self.record.sources()
     }
 
     /// What was done so far.
     pub fn report(&self) -> Report {
-        self.record.totals.grew(self.room.grown_bytes());
+        self.record.totals().grew(self.room.grown_bytes());
         self.record.report()
     }
 }
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        self.record.totals.grew(self.room.grown_bytes());
+        self.record.totals().grew(self.room.grown_bytes());
     }
 }
 

@@ -67,13 +67,8 @@ impl State {
             Some(ref mut loader) => Ok(loader),
             ref mut none => {
                 let _inside = self.process.runtime().enter();
-                let record = match &self.record {
-                    Some(record) => record.clone(),
-                    None => Record::new(&self.sources, &self.spec)?,
-                };
-                self.record = Some(record.clone());
-                let position = &self.outlook.position;
-                let loader = Loader::go_on(self.sources.clone(), &self.spec, position, record)?;
+                let record = self.record.get_or_insert_with(|| Record::new(&self.sources));
+                let loader = Loader::go_on(&self.spec, &self.outlook.position, record.clone())?;
                 Ok(none.insert(loader))
             }
         }

@@ -244,7 +244,7 @@ impl Assembler {
                 windows.pop_front();
             }
             if let Some(open) = windows.front_mut() {
-                return open.take(spot.position, &self.record.totals).await;
+                return open.take(spot.position, self.record.totals()).await;
             }
             self.take_in().await?;
         }

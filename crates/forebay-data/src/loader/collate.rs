@@ -267,7 +267,7 @@ impl Job {
     }
 
     fn quarantine(&self, place: usize, bad: &BadSample) -> Result<()> {
-        let (Some(quarantine), Some(pick)) = (&self.record.quarantine, self.picks.get(place)) else {
+        let (Some(quarantine), Some(pick)) = (self.record.quarantine(), self.picks.get(place)) else {
             return Ok(());
         };
         let fields = self.fields.iter().filter_map(|wanted| {

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use forebay_core::{Error, Result};
 use serde::Serialize;
@@ -39,17 +39,17 @@ struct Line<'a> {
 
 impl Quarantine {
     /// Where the policy asks for one.
-    pub(super) fn of(spec: &StreamSpec) -> Result<Option<Arc<Self>>> {
+    pub(super) fn of(spec: &StreamSpec) -> Result<Option<Self>> {
         let BadPolicy::Quarantine { max, folder } = &spec.bad else {
             return Ok(None);
         };
         fs::create_dir_all(folder).map_err(|error| failed(error, folder))?;
-        Ok(Some(Arc::new(Self {
+        Ok(Some(Self {
             folder: folder.clone(),
             rank: spec.order.rank,
             max: *max,
             kept: Mutex::default(),
-        })))
+        }))
     }
 
     /// Keep a sample with the bytes of its fields.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use forebay_core::{Error, ErrorKind, Ledger, Result};
@@ -54,7 +54,7 @@ impl BadPolicy {
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     counts: Mutex<Counts>,
-    tracer: Option<Tracer>,
+    tracer: OnceLock<Tracer>,
 }
 
 #[derive(Debug, Default)]
@@ -76,11 +76,9 @@ struct Counts {
 }
 
 impl Totals {
-    pub(super) fn new(tracer: Option<Tracer>) -> Self {
-        Self {
-            tracer,
-            ..Self::default()
-        }
+    /// From now on, what happens goes into this trace; the first one stays.
+    pub(super) fn trace(&self, tracer: Tracer) {
+        self.tracer.get_or_init(|| tracer);
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -90,7 +88,7 @@ impl Totals {
     /// A block was read.
     pub(super) fn read(&self, loaded: &Loaded) {
         self.counts().ledger.merge(&loaded.ledger);
-        if let Some(tracer) = &self.tracer {
+        if let Some(tracer) = self.tracer.get() {
             tracer.block(loaded.shard, loaded.first(), loaded.ledger.bytes(), &loaded.times);
         }
     }
@@ -108,14 +106,14 @@ impl Totals {
     /// The consumer waited for a batch.
     pub(super) fn waited(&self, batch: &Batch, wait: (Duration, Duration), stations: &Stations) {
         self.counts().stalls.waited(wait.0, wait.1, stations);
-        if let Some(tracer) = &self.tracer {
+        if let Some(tracer) = self.tracer.get() {
             tracer.batch(batch.epoch(), batch.index(), wait, stations);
         }
     }
 
     /// There is nothing more to come.
     pub(super) fn finish(&self) -> Result<()> {
-        self.tracer.as_ref().map_or(Ok(()), Tracer::finish)
+        self.tracer.get().map_or(Ok(()), Tracer::finish)
     }
 
     /// Samples of a batch were bad: whether that ends the stream is what `policy` says.

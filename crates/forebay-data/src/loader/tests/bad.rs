@@ -83,10 +83,10 @@ async fn what_was_done_before_a_stream_begins_elsewhere_counts() {
     let mut spec = in_order(8, BadPolicy::Skip { max: 1 });
     spec.trace = Some(folder.path().join("trace.json"));
     let sources = Sources::from(damaged);
-    let record = Record::new(&sources, &spec).unwrap();
+    let record = Record::new(&sources);
     let start = Outlook::new(&sources, &spec, None).unwrap().position;
     for turn in 1..=3 {
-        let mut loader = Loader::go_on(sources.clone(), &spec, &start, record.clone()).unwrap();
+        let mut loader = Loader::go_on(&spec, &start, record.clone()).unwrap();
         loader.next_batch().await.unwrap().unwrap();
         let report = loader.report();
         assert_eq!((report.samples, report.bad_samples), (8 * turn, 1));
@@ -100,7 +100,7 @@ async fn what_was_done_before_a_stream_begins_elsewhere_counts() {
     assert_eq!(batches.count(), 3);
     // Whoever goes on after that is refused again, though all bad samples are known by now; and where it was refused, not at the one that was put up with.
     for _ in 0..3 {
-        let mut loader = Loader::go_on(sources.clone(), &spec, &start, record.clone()).unwrap();
+        let mut loader = Loader::go_on(&spec, &start, record.clone()).unwrap();
         let mut batches = 0;
         let error = loop {
             match loader.next_batch().await.unwrap() {
@@ -118,14 +118,42 @@ async fn what_was_done_before_a_stream_begins_elsewhere_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_refused_leaves_the_trace_of_the_last_one() {
+    let (dataset, _) = data_set(&[50]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (trace, kept) = (folder.path().join("trace.json"), folder.path().join("bad"));
+    let mut spec = in_order(
+        8,
+        BadPolicy::Quarantine {
+            max: 1,
+            folder: kept.clone(),
+        },
+    );
+    spec.trace = Some(trace.clone());
+    let start = Outlook::new(&Sources::from(dataset.clone()), &spec, None).unwrap();
+    std::fs::write(&trace, "before").unwrap();
+    let mut wrong = spec.clone();
+    wrong.fields = Some(vec!["nothing".to_owned()]);
+    Loader::new(dataset.clone(), &wrong).unwrap_err();
+    Loader::resume(dataset.clone(), &wrong, &start.position).unwrap_err();
+    let (other, _) = data_set(&[40]).await;
+    Loader::resume(other, &spec, &start.position).unwrap_err();
+    assert_eq!(std::fs::read(&trace).unwrap(), b"before");
+    assert!(!kept.exists());
+    Loader::new(dataset, &spec).unwrap().end().unwrap();
+    assert_ne!(std::fs::read(&trace).unwrap(), b"before");
+    assert!(kept.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_stopped_stops_again() {
     let (dataset, store) = data_set(&[50]).await;
     let sources = Sources::from(damaged(&dataset, store, &[("000", starts()[12])]).await);
     let spec = in_order(8, BadPolicy::Stop);
-    let record = Record::new(&sources, &spec).unwrap();
+    let record = Record::new(&sources);
     let start = Outlook::new(&sources, &spec, None).unwrap().position;
     for _ in 0..3 {
-        let mut loader = Loader::go_on(sources.clone(), &spec, &start, record.clone()).unwrap();
+        let mut loader = Loader::go_on(&spec, &start, record.clone()).unwrap();
         loader.next_batch().await.unwrap().unwrap();
         let error = loader.next_batch().await.unwrap().unwrap_err();
         assert!(error.to_string().contains("sample 12"), "{error}");
