@@ -55,7 +55,7 @@ pub use sources::{Sources, order_of};
 pub use stalls::{Blame, StallReport};
 pub use totals::{BadPolicy, Report};
 
-use assemble::{Assembler, Made};
+use assemble::{Assembler, Made, Means};
 use course::{Course, Leg};
 use cpu::Cpu;
 use decode::Wanted;
@@ -135,11 +135,18 @@ pub struct Loader {
     ready: mpsc::Receiver<Result<Made>>,
     /// The batch that was being waited for when the wait was given up.
     pending: Option<Made>,
-    /// The leg of the last batch handed over, and how many of its batches are done.
-    at: (Leg, u64),
+    /// Behind the last batch handed over.
+    at: At,
     is_over: bool,
     _feeding: Task<()>,
     _assembling: Task<()>,
+}
+
+/// Where a stream stands: so many batches of a leg are done.
+#[derive(Debug, Clone)]
+struct At {
+    leg: Leg,
+    batch: u64,
 }
 
 /// What a stream will be, known before anything is read.
@@ -181,7 +188,7 @@ impl Loader {
         let course = Course::new(&sources, spec)?;
         let leg = course.first();
         let record = Record::new(&sources);
-        Self::start(spec, course, (leg, 0), record)
+        Self::start(spec, course, At { leg, batch: 0 }, record)
     }
 
     /// From where an earlier run stood.
@@ -193,12 +200,12 @@ impl Loader {
     pub fn go_on(spec: &StreamSpec, position: &Position, record: Record) -> Result<Self> {
         let course = Course::new(record.sources(), spec)?;
         let (leg, batch) = course.resume(position)?;
-        Self::start(spec, course, (leg, batch), record)
+        Self::start(spec, course, At { leg, batch }, record)
     }
 
-    fn start(spec: &StreamSpec, course: Course, (leg, batch): (Leg, u64), record: Record) -> Result<Self> {
+    fn start(spec: &StreamSpec, course: Course, at: At, record: Record) -> Result<Self> {
         let sources = record.sources();
-        whole::check(sources, spec, &course, &leg, batch)?;
+        whole::check(sources, spec, &course, &at.leg, at.batch)?;
         let fields = sources.wanted(spec)?;
         let batch_bytes = sources.batch_bytes(&fields, spec.order.batch_size);
         let ready_max = ((spec.ready_bytes_max / batch_bytes.max(1)) as usize).clamp(READY_MIN, READY_MAX);
@@ -222,18 +229,19 @@ impl Loader {
             room: Arc::clone(&room),
             fed,
         };
-        let assembler = Assembler::new(
+        let means = Means {
             course,
             readers,
             fields,
-            (spec.bad != BadPolicy::Stop, record.clone()),
-            batches,
+            record: record.clone(),
+            borrows: spec.bad != BadPolicy::Stop,
+            pool: batches,
             cpu,
-            Arc::clone(&clock),
-            Arc::clone(&room),
-            feeding,
-            made,
-        );
+            clock: Arc::clone(&clock),
+            room: Arc::clone(&room),
+        };
+        let assembler = Assembler::new(means, feeding, made);
+        let At { leg, batch } = at.clone();
         Ok(Self {
             clock,
             bad: spec.bad.clone(),
@@ -241,7 +249,7 @@ impl Loader {
             record,
             ready,
             pending: None,
-            at: (leg.clone(), batch),
+            at,
             is_over: false,
             _feeding: Task::spawn(feeder.run(leg.clone(), batch)),
             _assembling: Task::spawn(assembler.run(leg, batch)),
@@ -295,7 +303,10 @@ impl Loader {
             return Some(Err(none_whole(first, name)));
         };
         self.record.totals().given(&batch, collated.missing);
-        self.at = (made.leg, made.index + 1);
+        self.at = At {
+            leg: made.leg,
+            batch: made.index + 1,
+        };
         Some(Ok(batch))
     }
 
@@ -307,12 +318,12 @@ impl Loader {
 
     /// Where the run stands after the last batch handed over.
     pub fn position(&self) -> Position {
-        self.at.0.position(self.at.1)
+        self.at.leg.position(self.at.batch)
     }
 
     /// Batches of one epoch, the same on every rank. An epoch of a mixture is as long as all its data sets together.
     pub fn batches(&self) -> u64 {
-        self.at.0.epoch_batches()
+        self.at.leg.epoch_batches()
     }
 
     /// What is streamed.

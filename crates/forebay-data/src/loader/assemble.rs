@@ -85,58 +85,46 @@ enum State {
     Done,
 }
 
-/// Assembles batches.
+/// What batches are assembled by.
 #[derive(Debug)]
-pub(super) struct Assembler {
+pub(super) struct Means {
     pub(super) course: Course,
+    pub(super) readers: Arc<[Reader]>,
     pub(super) fields: Arc<[Wanted]>,
     pub(super) record: Record,
+    /// True when a batch without a whole sample borrows one.
+    pub(super) borrows: bool,
     pub(super) pool: BufPool,
     pub(super) cpu: Cpu,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) room: Arc<Room>,
-    pub(super) fed: mpsc::Receiver<Result<Fed>>,
-    pub(super) ready: mpsc::Sender<Result<Made>>,
+}
+
+/// Assembles batches.
+#[derive(Debug)]
+pub(super) struct Assembler {
+    means: Means,
+    fed: mpsc::Receiver<Result<Fed>>,
+    ready: mpsc::Sender<Result<Made>>,
     busy: Arc<Busy>,
-    /// True when a batch without a whole sample borrows one.
-    borrows: bool,
     before: Option<oneshot::Receiver<Pick>>,
-    readers: Arc<[Reader]>,
     /// Windows by data set and lane, in the order in which they are needed.
     open: BTreeMap<(u32, u32), VecDeque<Open>>,
 }
 
 impl Assembler {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each is a part of its own, named where it is made"
-    )]
+    /// Of the windows that come by `fed`, whose batches go out by `ready`.
     pub(super) fn new(
-        course: Course,
-        readers: Arc<[Reader]>,
-        fields: Arc<[Wanted]>,
-        (borrows, record): (bool, Record),
-        pool: BufPool,
-        cpu: Cpu,
-        clock: Arc<dyn Clock>,
-        room: Arc<Room>,
+        means: Means,
         fed: mpsc::Receiver<Result<Fed>>,
         ready: mpsc::Sender<Result<Made>>,
     ) -> Self {
         Self {
-            course,
-            fields,
-            record,
-            pool,
-            cpu,
-            clock,
-            room,
+            means,
             fed,
             ready,
             busy: Arc::default(),
-            borrows,
             before: None,
-            readers,
             open: BTreeMap::new(),
         }
     }
@@ -146,7 +134,7 @@ impl Assembler {
         let (mut now, mut batch) = (Some(leg), batch);
         while let Some(leg) = now {
             let mut draws = Draws::default();
-            while batch < self.course.batches(&leg) {
+            while batch < self.means.course.batches(&leg) {
                 // A place in the queue first: nothing is made that would have to wait for one.
                 let Ok(place) = self.ready.clone().reserve_owned().await else {
                     return;
@@ -160,7 +148,7 @@ impl Assembler {
                 }
                 batch += 1;
             }
-            now = self.course.after(&leg);
+            now = self.means.course.after(&leg);
             if let Some(Leg::Epoch(plan)) = &now {
                 for windows in self.open.values_mut() {
                     windows.retain(|open| open.epoch >= plan.epoch());
@@ -186,7 +174,7 @@ impl Assembler {
         }
         let mut stations = Stations {
             blocks: latest,
-            assembled: self.clock.now(),
+            assembled: self.means.clock.now(),
             ..Stations::default()
         };
         let (epoch, number) = leg.number(index);
@@ -194,12 +182,16 @@ impl Assembler {
             epoch,
             index: number,
             picks,
-            fields: Arc::clone(&self.fields),
-            record: self.record.clone(),
-            pool: self.pool.clone(),
-            threads: self.cpu.threads(),
+            fields: Arc::clone(&self.means.fields),
+            record: self.means.record.clone(),
+            pool: self.means.pool.clone(),
+            threads: self.means.cpu.threads(),
         };
-        let (cpu, clock, mark) = (self.cpu.clone(), Arc::clone(&self.clock), self.busy.start());
+        let (cpu, clock, mark) = (
+            self.means.cpu.clone(),
+            Arc::clone(&self.means.clock),
+            self.busy.start(),
+        );
         let (next, before) = self.spare(leg, index);
         let collating = Task::spawn(async move {
             let (collated, begun) = job.collate(before, &cpu, &clock).await?;
@@ -220,15 +212,15 @@ impl Assembler {
 
     /// Where the last sample of the batch that is being made goes, and where that of the batch before comes from.
     fn spare(&mut self, leg: &Leg, index: u64) -> (Option<oneshot::Sender<Pick>>, Option<Before>) {
-        if !self.borrows {
+        if !self.means.borrows {
             return (None, None);
         }
         let (next, coming) = oneshot::channel();
         let before = match self.before.replace(coming) {
             Some(before) => spare::coming(before),
             None => spare::look_back(
-                Arc::clone(&self.readers),
-                Arc::clone(&self.fields),
+                Arc::clone(&self.means.readers),
+                Arc::clone(&self.means.fields),
                 leg.clone(),
                 index,
             ),
@@ -244,7 +236,7 @@ impl Assembler {
                 windows.pop_front();
             }
             if let Some(open) = windows.front_mut() {
-                return open.take(spot.position, self.record.totals()).await;
+                return open.take(spot.position, self.means.record.totals()).await;
             }
             self.take_in().await?;
         }
@@ -257,9 +249,9 @@ impl Assembler {
             fed = self.fed.recv() => fed,
             () = self.busy.idle() => {
                 // All that is in memory waits for what is still to come.
-                self.room.starve(true);
+                self.means.room.starve(true);
                 let fed = self.fed.recv().await;
-                self.room.starve(false);
+                self.means.room.starve(false);
                 fed
             }
         };

@@ -89,41 +89,39 @@ impl Sources {
         opening
     }
 
-    /// A shard by its number over all data sets, with the data set it belongs to.
-    pub fn shard(&self, number: u32) -> Option<(&Dataset, &Shard)> {
+    /// Where a shard is by its number over all data sets: the number of its data set, and its own there.
+    fn locate(&self, number: u32) -> Option<(usize, usize)> {
         let mut number = number as usize;
-        for dataset in &self.datasets {
-            match dataset.shards().get(number) {
-                Some(shard) => return Some((dataset, shard)),
-                None => number -= dataset.shards().len(),
+        for (place, dataset) in self.datasets.iter().enumerate() {
+            match number.checked_sub(dataset.shards().len()) {
+                None => return Some((place, number)),
+                Some(behind) => number = behind,
             }
         }
         None
     }
 
+    /// A shard by its number over all data sets, with the data set it belongs to.
+    pub fn shard(&self, number: u32) -> Option<(&Dataset, &Shard)> {
+        let (place, number) = self.locate(number)?;
+        let dataset = self.datasets.get(place)?;
+        Some((dataset, dataset.shards().get(number)?))
+    }
+
     /// Whether a shard has another version than the one that was indexed.
     pub(super) fn is_touched(&self, number: u32) -> bool {
-        let mut number = number as usize;
-        for dataset in &self.datasets {
-            if number < dataset.shards().len() {
-                return dataset.is_touched(number);
-            }
-            number -= dataset.shards().len();
-        }
-        false
+        let found = self.locate(number);
+        let dataset = found.and_then(|(place, number)| Some((self.datasets.get(place)?, number)));
+        dataset.is_some_and(|(dataset, number)| dataset.is_touched(number))
     }
 
     /// What a shard is called: its key, in a mixture behind the number of its data set.
     pub fn shard_name(&self, number: u32) -> String {
-        let mut number = number as usize;
-        for (place, dataset) in self.datasets.iter().enumerate() {
-            match dataset.shards().get(number) {
-                Some(shard) if self.datasets.len() == 1 => return shard.key.to_string(),
-                Some(shard) => return format!("{place}/{}", shard.key),
-                None => number -= dataset.shards().len(),
-            }
+        match (self.locate(number), self.shard(number)) {
+            (Some(_), Some((_, shard))) if self.datasets.len() == 1 => shard.key.to_string(),
+            (Some((place, _)), Some((_, shard))) => format!("{place}/{}", shard.key),
+            _ => number.to_string(),
         }
-        number.to_string()
     }
 
     /// The mixture, where there are weights. Each data set has a seed of its own, lest two of one size be read in step; epochs of its own, of
