@@ -10,6 +10,7 @@
 //! A manifest that does not fit is an error that names the shards, and never a reason to go on silently without it. Without a manifest, one is built
 //! in memory, or saved where that is asked for. Dropping the future of [`Dataset::open`] stops everything it began and leaves nothing half-made.
 
+mod aside;
 mod discover;
 mod fit;
 mod folder;

@@ -7,6 +7,7 @@ use forebay_core::{Error, ErrorKind, Key, Result};
 use forebay_store::{Context, Entry, ListOptions, ObjectMeta, Store, is_special_file};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
+use super::aside::{Aside, FORMER_MANIFEST_NAME, is_aside, is_hidden, note_former};
 use super::layout::{beside, with_layout};
 use super::listed::by_index;
 use super::logged;
@@ -99,11 +100,14 @@ const ENDINGS: &[(&str, Family)] = &[
     ("lines", Family::Lines),
 ];
 
-/// What an object is by its name.
+/// What an object of a listing is by its name; nothing where listings leave it out.
 pub(crate) fn family_of(key: &Key) -> Option<Family> {
-    if is_hidden(key) {
-        return None;
-    }
+    let family = named_family_of(key).filter(|_| !is_hidden(key))?;
+    (family != Family::Parquet || !is_aside(key)).then_some(family)
+}
+
+/// The same of an object that was named.
+pub(super) fn named_family_of(key: &Key) -> Option<Family> {
     let (name, mut plain) = (key.file_name(), key.file_name());
     if let Some((stem, extension)) = name.rsplit_once('.')
         && COMPRESSIONS.iter().any(|one| extension.eq_ignore_ascii_case(one))
@@ -113,27 +117,19 @@ pub(crate) fn family_of(key: &Key) -> Option<Family> {
     let extension = plain.rsplit_once('.').map_or("", |(_, extension)| extension);
     let is_it = |(ending, _): &&(&str, Family)| extension.eq_ignore_ascii_case(ending);
     match ENDINGS.iter().find(is_it) {
-        Some((_, Family::Parquet)) if is_aside(key) => None,
         Some((_, family)) => Some(*family),
         None => is_numbered(plain).then_some(Family::TfRecord),
     }
 }
 
-/// True when a part of a key begins with a dot.
-fn is_hidden(key: &Key) -> bool {
-    key.as_str().starts_with('.') || key.as_str().contains("/.")
+/// What objects are by their names, listed or named.
+fn families(are_named: bool) -> fn(&Key) -> Option<Family> {
+    if are_named { named_family_of } else { family_of }
 }
 
 /// True for what side files were called before, and for the sums that data sets are published with: no samples, whatever the format.
 fn is_former(key: &Key) -> bool {
-    matches!(key.as_str(), "forebay.fbi" | "SHA256SUMS")
-}
-
-/// True for what Spark, Hive and pyarrow leave out of a directory of Parquet: `_metadata`, and what lies in `_delta_log` or `_temporary`. `_day=1` is a partition.
-fn is_aside(key: &Key) -> bool {
-    key.as_str()
-        .split('/')
-        .any(|part| part.starts_with('_') && !part.contains('='))
+    matches!(key.as_str(), FORMER_MANIFEST_NAME | "SHA256SUMS")
 }
 
 /// `name-00000-of-00010`: the way TensorFlow numbers files. With an extension behind it, the extension counts.
@@ -176,37 +172,42 @@ pub(crate) async fn look_for(
     choice: Option<&FormatSpec>,
     only: Option<&[Key]>,
 ) -> Result<Discovered> {
-    let objects = match only {
-        Some(keys) => heads(store, keys).await?,
+    let Listed { objects, has_former } = match only {
+        Some(keys) => Listed {
+            objects: heads(store, keys).await?,
+            has_former: false,
+        },
         None => list(store).await?,
     };
+    let (are_named, is_chosen) = (only.is_some(), choice.is_some());
+    let is_parquet = |meta: &ObjectMeta| families(are_named)(&meta.key) == Some(Family::Parquet);
+    let has_parquet = !is_chosen && objects.iter().any(is_parquet);
     let logs = logged::tables(&objects);
-    let is_petastorm = choice.is_none() && is_petastorm(store, &objects, context).await?;
+    let is_petastorm = has_parquet && is_petastorm(store, context).await?;
     let petastorm = is_petastorm.then(|| FormatSpec::new(PETASTORM));
     let choice = choice.or(petastorm.as_ref());
-    let found = match by_index(store, context, choice, &objects, only.is_some()).await? {
+    let found = by_index(store, context, choice, &objects, are_named).await?;
+    let aside = Aside::of(&objects).filter(|_| !are_named);
+    let mut found = match found {
         Some(found) => found,
-        None => {
-            by_names(store, choice, objects, only.is_some()).map_err(|error| error.at(store.location()))?
-        }
+        None => by_names(store, choice, objects, are_named, aside.as_ref())
+            .map_err(|error| error.at(store.location()))?,
     };
     if found.shards.is_empty() {
         return Err(nothing_at(nothing(choice), store.location()));
     }
-    if only.is_none() && Family::Parquet.is_of(&found.spec.name) {
+    let is_parquet = Family::Parquet.is_of(&found.spec.name);
+    if is_parquet && !are_named {
         logged::refuse(store, &logs, &found.shards).await?;
     }
+    let aside = aside.filter(|_| is_parquet || !is_chosen);
+    found.notes.extend(aside.map(|aside| aside.note()));
+    found.notes.extend(has_former.then(note_former));
     Ok(found)
 }
 
 /// True when the Parquet files here have a schema of Petastorm's beside them.
-async fn is_petastorm(store: &Arc<dyn Store>, objects: &[ObjectMeta], context: &Context) -> Result<bool> {
-    if !objects
-        .iter()
-        .any(|meta| family_of(&meta.key) == Some(Family::Parquet))
-    {
-        return Ok(false);
-    }
+async fn is_petastorm(store: &Arc<dyn Store>, context: &Context) -> Result<bool> {
     match ShardSource::open(Arc::clone(store), &Key::parse(COMMON_METADATA)?, context).await {
         Ok(source) => Petastorm::has_schema(&source).await,
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
@@ -226,13 +227,23 @@ async fn heads(store: &Arc<dyn Store>, keys: &[Key]) -> Result<Vec<ObjectMeta>> 
         .await
 }
 
-/// Every object but our own and hidden ones, sorted by key.
-pub(super) async fn list(store: &Arc<dyn Store>) -> Result<Vec<ObjectMeta>> {
-    let mut objects = Vec::new();
+/// What lies in a store.
+#[derive(Debug)]
+pub(super) struct Listed {
+    /// Every object but our own and hidden ones, sorted by key.
+    pub(super) objects: Vec<ObjectMeta>,
+    /// There is a manifest under its former name.
+    has_former: bool,
+}
+
+/// List all of a store.
+pub(super) async fn list(store: &Arc<dyn Store>) -> Result<Listed> {
+    let (mut objects, mut has_former) = (Vec::new(), false);
     let mut rows = store.list(&Key::ROOT, ListOptions { recursive: true });
     while let Some(row) = rows.next().await {
         match row {
             Ok(Entry::Object(meta)) => {
+                has_former |= meta.key.as_str() == FORMER_MANIFEST_NAME;
                 let is_ours = matches!(meta.key.as_str(), MANIFEST_NAME | SUMS_NAME) || is_former(&meta.key);
                 if !is_ours && !is_hidden(&meta.key) {
                     objects.push(meta);
@@ -249,7 +260,7 @@ pub(super) async fn list(store: &Arc<dyn Store>) -> Result<Vec<ObjectMeta>> {
                 .with_hint("name a part of them, or pack small files into shards: forebay pack"));
         }
     }
-    Ok(objects)
+    Ok(Listed { objects, has_former })
 }
 
 /// The format that the names speak of, or that was chosen, with the objects that have it.
@@ -258,7 +269,9 @@ fn by_names(
     choice: Option<&FormatSpec>,
     objects: Vec<ObjectMeta>,
     are_named: bool,
+    aside: Option<&Aside>,
 ) -> Result<Discovered> {
+    let family_of = families(are_named);
     let families: BTreeSet<Family> = objects.iter().filter_map(|meta| family_of(&meta.key)).collect();
     let spec = match choice {
         Some(spec) => spec.clone(),
@@ -266,6 +279,9 @@ fn by_names(
             let name = name_by(&families, &objects)?;
             if name == registry::FILES {
                 refuse_packed(&objects)?;
+                if let Some(aside) = aside.filter(|aside| aside.is_most_of(objects.len())) {
+                    return Err(aside.refuse(store.location()));
+                }
             }
             FormatSpec::new(name)
         }
@@ -292,6 +308,10 @@ fn by_names(
         }
         objects.into_iter().filter(is_shard).collect()
     };
+    let aside = aside.filter(|_| Family::Parquet.is_of(&spec.name) && shards.is_empty());
+    if let Some(aside) = aside {
+        return Err(aside.refuse(store.location()));
+    }
     notes.extend(splits::told(&shards).filter(|_| !are_named));
     let (spec, uneven) = with_partitions(spec, &shards)?;
     notes.extend(uneven);

@@ -65,8 +65,8 @@ impl ShardStore {
         if spec.name != FILES {
             return Ok(Self::plain(store));
         }
-        let objects = list(&store).await?;
-        Self::of_files(&store, spec, &objects)
+        let listed = list(&store).await?;
+        Self::of_files(&store, spec, &listed.objects)
     }
 
     /// Virtual shards, where shards are virtual.

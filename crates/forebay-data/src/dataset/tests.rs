@@ -1,5 +1,6 @@
 //! Data sets of a format for tests, in memory and on disk.
 
+mod aside;
 mod elsewhere;
 mod folders;
 pub(crate) mod lines;

@@ -1,0 +1,99 @@
+//! What a listing leaves out, and what is said of it.
+//!
+//! Hidden files and our own are no part of a data set. Parquet files whose names, or whose folders' names, begin with `_` are passed over as Spark, Hive and pyarrow do:
+//! there lie logs, side files and what a job that was killed had begun. People also give such names to data, so how many there are is told, and where there is nothing
+//! else, the data set is refused. Whatever is named is never left out.
+
+use forebay_core::{Error, ErrorKind, Key, Location};
+use forebay_store::ObjectMeta;
+
+use super::discover::{Family, named_family_of};
+use crate::manifest::MANIFEST_NAME;
+
+/// What a manifest was called before; renamed, it is one.
+pub(super) const FORMER_MANIFEST_NAME: &str = "forebay.fbi";
+
+/// True when a part of a key begins with a dot.
+pub(super) fn is_hidden(key: &Key) -> bool {
+    key.as_str().starts_with('.') || key.as_str().contains("/.")
+}
+
+/// True for what Spark, Hive and pyarrow leave out of a directory of Parquet: `_metadata`, and what lies in `_delta_log` or `_temporary`. `_day=1` is a partition.
+pub(super) fn is_aside(key: &Key) -> bool {
+    key.as_str()
+        .split('/')
+        .any(|part| part.starts_with('_') && !part.contains('='))
+}
+
+/// What is to be said where there is a manifest under its former name.
+pub(super) fn note_former() -> String {
+    format!(
+        "'{FORMER_MANIFEST_NAME}' is an index under its former name, and is not used: rename it to '{MANIFEST_NAME}'"
+    )
+}
+
+/// Parquet files that a listing leaves out.
+#[derive(Debug)]
+pub(super) struct Aside {
+    count: usize,
+    first: Key,
+}
+
+impl Aside {
+    /// Those among the objects of a listing, where there are any.
+    pub(super) fn of(objects: &[ObjectMeta]) -> Option<Self> {
+        let keys = objects.iter().map(|meta| &meta.key);
+        let mut aside = keys.filter(|key| is_aside(key) && named_family_of(key) == Some(Family::Parquet));
+        let first = aside.next()?.clone();
+        let count = 1 + aside.count();
+        Some(Self { count, first })
+    }
+
+    /// Whether they are at least half of so many objects: then they are what somebody meant.
+    pub(super) fn is_most_of(&self, objects: usize) -> bool {
+        self.count.saturating_mul(2) >= objects
+    }
+
+    /// What is to be said of them where something else is read.
+    pub(super) fn note(&self) -> String {
+        format!(
+            "the rows of {} are left out: a listing passes over names that begin with '_', as Spark and pyarrow do; name the files, or their folder, to have them read",
+            self.what()
+        )
+    }
+
+    /// The error where nothing else is there to be read.
+    pub(super) fn refuse(&self, location: &Location) -> Error {
+        let message = format!(
+            "{} passed over by a listing, as Spark and pyarrow do it with names that begin with '_', and there is nothing else",
+            match self.count {
+                1 => format!("{} is", self.what()),
+                _ => format!("{} are", self.what()),
+            }
+        );
+        let error = Error::new(ErrorKind::NotFound, "open data set", message);
+        let hint = match self.folder() {
+            Some(folder) => format!("name their folder, {}, or the files", location.join(&folder)),
+            None => "name the files".to_owned(),
+        };
+        error.with_hint(format!("{hint}; --format files takes them for plain files"))
+    }
+
+    fn what(&self) -> String {
+        let first = self.first.as_str().escape_debug();
+        match self.count {
+            1 => format!("1 Parquet file, '{first}',"),
+            count => format!("{count} Parquet files such as '{first}'"),
+        }
+    }
+
+    /// The outermost folder of the first that is passed over.
+    fn folder(&self) -> Option<Key> {
+        let parts: Vec<&str> = self.first.as_str().split('/').collect();
+        let at = parts
+            .iter()
+            .position(|part| part.starts_with('_') && !part.contains('='))?;
+        let folder = parts.get(..=at).filter(|folder| folder.len() < parts.len())?;
+        Key::parse(&folder.join("/")).ok()
+    }
+}
