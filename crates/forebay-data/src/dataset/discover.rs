@@ -182,7 +182,11 @@ pub(crate) async fn look_for(
     let (are_named, is_chosen) = (only.is_some(), choice.is_some());
     let is_parquet = |meta: &ObjectMeta| families(are_named)(&meta.key) == Some(Family::Parquet);
     let has_parquet = !is_chosen && objects.iter().any(is_parquet);
-    let logs = logged::tables(&objects);
+    let logs = if has_parquet && !are_named {
+        logged::tables(&objects)
+    } else {
+        BTreeSet::new()
+    };
     let is_petastorm = has_parquet && is_petastorm(store, context).await?;
     let petastorm = is_petastorm.then(|| FormatSpec::new(PETASTORM));
     let choice = choice.or(petastorm.as_ref());
@@ -197,7 +201,7 @@ pub(crate) async fn look_for(
         return Err(nothing_at(nothing(choice), store.location()));
     }
     let is_parquet = Family::Parquet.is_of(&found.spec.name);
-    if is_parquet && !are_named {
+    if is_parquet && !are_named && !is_chosen {
         logged::refuse(store, &logs, &found.shards).await?;
     }
     let aside = aside.filter(|_| is_parquet || !is_chosen);

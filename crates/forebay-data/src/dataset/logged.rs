@@ -1,5 +1,6 @@
 //! Tables that keep a log of which of their files count: Delta Lake, Iceberg, Hudi. Their folders hold rows that were deleted or replaced, too, so they are no data sets by what lies in them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Key, Result};
@@ -9,19 +10,18 @@ use forebay_store::{ObjectMeta, Store};
 const HUDI: &str = ".hoodie/hoodie.properties";
 
 /// A table with a log: who keeps it, and the keys of its files begin with.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LoggedTable {
     keeper: &'static str,
     prefix: String,
 }
 
 /// The tables whose logs are listed.
-pub(super) fn tables(objects: &[ObjectMeta]) -> Vec<LoggedTable> {
-    let mut tables: Vec<LoggedTable> = Vec::new();
-    for table in objects.iter().filter_map(|meta| table_of(&meta.key)) {
-        if !tables.contains(&table) {
-            tables.push(table);
-        }
+pub(super) fn tables(objects: &[ObjectMeta]) -> BTreeSet<LoggedTable> {
+    let mut tables = BTreeSet::new();
+    for (keeper, prefix) in objects.iter().filter_map(|meta| table_of(&meta.key)) {
+        let prefix = prefix.to_owned();
+        tables.insert(LoggedTable { keeper, prefix });
     }
     tables
 }
@@ -29,7 +29,7 @@ pub(super) fn tables(objects: &[ObjectMeta]) -> Vec<LoggedTable> {
 /// Refuse Parquet files of which only a log knows which are of a table.
 pub(super) async fn refuse(
     store: &Arc<dyn Store>,
-    tables: &[LoggedTable],
+    tables: &BTreeSet<LoggedTable>,
     shards: &[ObjectMeta],
 ) -> Result<()> {
     let has_shards = |table: &&LoggedTable| {
@@ -49,25 +49,45 @@ pub(super) async fn refuse(
     Err(Error::new(ErrorKind::Unsupported, "open data set", message)
         .at(at)
         .with_hint(
-            "write its rows as plain Parquet and stream those, or name the files that its present version has",
+            "write its rows as plain Parquet and stream those, or name the files that its present version has; --format parquet reads all files that lie here",
         ))
 }
 
-/// The table whose log a file is, or is part of.
-fn table_of(key: &Key) -> Option<LoggedTable> {
+/// Ends the names of the files that say which version of an Iceberg table is the present one.
+const ICEBERG: &str = ".metadata.json";
+
+/// Who keeps the table whose log a file is, or is part of, and what the keys of its files begin with. Asked of every object of a listing.
+fn table_of(key: &Key) -> Option<(&'static str, &str)> {
+    const DELTA: &str = "_delta_log/";
     let path = key.as_str();
-    let folder_of = |name: &str| {
-        let at = format!("/{path}").find(&format!("/{name}/"))?;
-        Some(path[..at].to_owned())
+    let is_folder = |at: &usize| *at == 0 || path.as_bytes().get(at - 1) == Some(&b'/');
+    let mut logs = path.match_indices(DELTA).map(|(at, _)| at);
+    if let Some(prefix) = logs.find(is_folder).and_then(|at| path.get(..at)) {
+        return Some(("Delta Lake", prefix));
+    }
+    let folder = path.strip_suffix(key.file_name())?.strip_suffix("metadata/")?;
+    let is_log = path.ends_with(ICEBERG) && (folder.is_empty() || folder.ends_with('/'));
+    (is_log && is_iceberg(key.file_name())).then_some(("Iceberg", folder))
+}
+
+/// True for the names that Iceberg gives them: `v3.metadata.json` and `00003-UUID.metadata.json`, both also with `.gz` before that. Others call the descriptions of
+/// data sets `train.metadata.json`.
+fn is_iceberg(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some(stem) = name.strip_suffix(ICEBERG) else {
+        return false;
     };
-    let (keeper, prefix) = if let Some(prefix) = folder_of("_delta_log") {
-        ("Delta Lake", prefix)
-    } else if path.ends_with(".metadata.json") {
-        ("Iceberg", folder_of("metadata")?)
-    } else {
-        return None;
-    };
-    Some(LoggedTable { keeper, prefix })
+    let stem = stem.strip_suffix(".gz").unwrap_or(stem);
+    match (stem.strip_prefix('v'), stem.split_once('-')) {
+        (Some(version), _) => is_number(version),
+        (None, Some((version, id))) => is_number(version) && is_uuid(id),
+        (None, None) => false,
+    }
+}
+
+fn is_uuid(text: &str) -> bool {
+    let lengths = text.split('-').map(str::len);
+    lengths.eq([8, 4, 4, 4, 12]) && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
 async fn is_hudi(store: &Arc<dyn Store>) -> Result<bool> {
@@ -93,14 +113,25 @@ mod tests {
             ),
             ("metadata/v1.metadata.json", Some(("Iceberg", ""))),
             ("t/metadata/v1.metadata.json", Some(("Iceberg", "t/"))),
+            (
+                "t/metadata/00001-9c12d441-03fe-4693-9a96-a0705ddf69c1.metadata.json",
+                Some(("Iceberg", "t/")),
+            ),
+            ("metadata/v12.gz.metadata.json", Some(("Iceberg", ""))),
+            ("metadata/train.metadata.json", None),
+            ("metadata/2024-05.metadata.json", None),
+            ("metadata/v.metadata.json", None),
+            ("metadata/a/v1.metadata.json", None),
+            ("othermetadata/v1.metadata.json", None),
+            ("a_delta_log/0.json", None),
+            (
+                "a_delta_log/_delta_log/0.json",
+                Some(("Delta Lake", "a_delta_log/")),
+            ),
             ("metadata/a.json", None),
             ("_delta_log.parquet", None),
             ("day=1/part-0.parquet", None),
         ] {
-            let table = table.map(|(keeper, prefix)| LoggedTable {
-                keeper,
-                prefix: prefix.to_owned(),
-            });
             assert_eq!(table_of(&Key::parse(name).unwrap()), table, "{name}");
         }
     }

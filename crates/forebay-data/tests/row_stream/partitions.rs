@@ -273,6 +273,31 @@ async fn tables_whose_log_says_which_files_count_are_refused_unless_files_are_na
 }
 
 #[tokio::test]
+async fn names_that_only_end_as_a_log_does_are_no_log_and_a_format_that_is_named_overrides() {
+    let store = folders().await;
+    for name in [
+        "metadata/train.metadata.json",
+        "metadata/2024-05.metadata.json",
+        "metadata/v.metadata.json",
+    ] {
+        put(&store, name, b"{}").await;
+        assert_eq!(open(&store, None).await.samples(), 15, "{name}");
+    }
+    let log = "metadata/00003-9c12d441-03fe-4693-9a96-a0705ddf69c1.gz.metadata.json";
+    put(&store, log, b"{}").await;
+    let options = OpenOptions::default();
+    let error = Dataset::open(Arc::clone(&store), &common::context(), &options)
+        .await
+        .unwrap_err();
+    let told = format!("{error} {}", error.hint().unwrap_or_default());
+    assert!(
+        told.contains("Iceberg") && told.contains("--format parquet"),
+        "{told}"
+    );
+    assert_eq!(open(&store, Some(FormatSpec::new("parquet"))).await.samples(), 15);
+}
+
+#[tokio::test]
 async fn logs_of_tables_elsewhere_are_no_reason_to_refuse() {
     let store = folders().await;
     put(&store, "other/_delta_log/00000000000000000000.json", b"{}").await;
