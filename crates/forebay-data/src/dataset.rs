@@ -184,6 +184,8 @@ struct Inner {
     /// What is known of each shard's object, once it was compared with the manifest.
     metas: Vec<OnceCell<ObjectMeta>>,
     touched: Touched,
+    /// The command that writes the manifest anew.
+    anew: String,
     format: OnceCell<Arc<dyn Format>>,
     /// What decodes the groups of each shard, for formats that have groups.
     decoders: Kept<dyn GroupDecoder>,
@@ -201,7 +203,9 @@ impl Dataset {
                 Ok(source) => Some(source),
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     if options.manifest == UseManifest::Always {
-                        return Err(error.with_hint(how_to_index(&store, options)));
+                        let command = how_to_index(&store, options, false);
+                        let hint = format!("there is no manifest; make one with: {command}");
+                        return Err(error.with_hint(hint));
                     }
                     None
                 }
@@ -223,21 +227,23 @@ impl Dataset {
         manifest: Manifest,
         options: &OpenOptions,
     ) -> Result<Self> {
+        let anew = how_to_index(&store, options, true);
         if let Some(format) = options
             .format
             .as_ref()
             .filter(|format| !format.asks_for(manifest.spec()))
         {
-            return Err(other_format(format, manifest.spec()));
+            return Err(other_format(format, manifest.spec(), &anew));
         }
         let manifest = match &options.shards {
-            Some(keys) => manifest.select(&fit::numbers_of(&store, &manifest, keys).await?)?,
+            Some(keys) => manifest.select(&fit::numbers_of(&store, &manifest, keys, &anew).await?)?,
             None => manifest,
         };
         let from = ShardStore::open(store, manifest.spec()).await?;
         let metas = match options.check {
             Check::AtOpen => {
-                fit::look(&from.store, &manifest, options.shards.is_some(), options.touched).await?
+                let is_part = options.shards.is_some();
+                fit::look(&from.store, &manifest, is_part, options.touched, &anew).await?
             }
             Check::WhenRead => vec![None; manifest.shards().len()],
         };
@@ -251,6 +257,7 @@ impl Dataset {
             is_part: options.shards.is_some(),
             metas,
             touched: options.touched,
+            anew,
             format: OnceCell::new(),
             decoders: decoders(),
             ledger: Ledger::default(),
@@ -273,6 +280,7 @@ impl Dataset {
             return Self::open_indexed(store, context, manifest, options).await;
         };
         found.notes.iter().for_each(|note| options.progress.noted(note));
+        let anew = how_to_index(&store, options, true);
         let built = index::build(context, &found, sink, &options.progress).await?;
         let metas = found
             .shards
@@ -288,6 +296,7 @@ impl Dataset {
             is_part: options.shards.is_some(),
             metas,
             touched: options.touched,
+            anew,
             format: OnceCell::new(),
             decoders: decoders(),
             ledger: built.ledger,
@@ -382,7 +391,7 @@ impl Dataset {
         let misfit = fit::compare(&self.0.manifest, &*self.0.from.store, shard, found.as_ref());
         match (misfit, found) {
             (Some(misfit), _) if misfit.is_refused(self.0.touched) => {
-                Err(fit::refuse(&[misfit], 1).at(self.0.from.store.location()))
+                Err(fit::refuse(&[misfit], 1, &self.0.anew).at(self.0.from.store.location()))
             }
             (_, Some(meta)) => Ok(meta),
             (_, None) => Err(Error::new(ErrorKind::NotFound, "open shard", "it is not there")),
@@ -403,6 +412,11 @@ impl Dataset {
         known.is_some_and(|(meta, shard)| {
             fit::compare(&self.0.manifest, &*self.0.from.store, shard, Some(meta)).is_some()
         })
+    }
+
+    /// The command that writes the manifest anew, where it is kept.
+    pub(crate) fn how_to_index_anew(&self) -> &str {
+        &self.0.anew
     }
 
     /// Objects that look like shards of this data set and are not in its manifest; opening with [`Check::AtOpen`] refuses them. Of a part of a data set, nobody
@@ -438,19 +452,21 @@ fn manifest_place(store: &Arc<dyn Store>, options: &OpenOptions) -> Result<(Arc<
     }
 }
 
-/// What makes the manifest that is not there.
-fn how_to_index(store: &Arc<dyn Store>, options: &OpenOptions) -> String {
+/// The command that makes the manifest, or writes it anew, where it is kept.
+fn how_to_index(store: &Arc<dyn Store>, options: &OpenOptions, is_anew: bool) -> String {
+    let force = if is_anew { " --force" } else { "" };
     match &options.manifest_at {
         Some((elsewhere, key)) => format!(
-            "there is no manifest; make one with: forebay index -o {} {}",
+            "forebay index -o {}{force} {}",
             elsewhere.location().join(key),
             store.location()
         ),
-        None => "there is no manifest; make one with: forebay index URL".to_owned(),
+        None if is_anew => format!("forebay index{force}"),
+        None => "forebay index URL".to_owned(),
     }
 }
 
-fn other_format(wanted: &FormatSpec, found: &FormatSpec) -> Error {
+fn other_format(wanted: &FormatSpec, found: &FormatSpec, anew: &str) -> Error {
     let show = |spec: &FormatSpec| {
         let params: Vec<String> = spec
             .params
@@ -460,6 +476,7 @@ fn other_format(wanted: &FormatSpec, found: &FormatSpec) -> Error {
         [vec![spec.name.clone()], params].concat().join(", ")
     };
     let message = format!("the manifest is of format {}, not {}", show(found), show(wanted));
-    Error::new(ErrorKind::Precondition, "open data set", message)
-        .with_hint("leave the format away, or write the manifest anew: forebay index --force")
+    Error::new(ErrorKind::Precondition, "open data set", message).with_hint(format!(
+        "leave the format away, or write the manifest anew: {anew}"
+    ))
 }

@@ -158,7 +158,10 @@ pub async fn verify(
             sample: None,
             key: None,
             offset: None,
-            message: "the manifest does not know it; forebay index --force takes it in".to_owned(),
+            message: format!(
+                "the manifest does not know it; {} takes it in",
+                dataset.how_to_index_anew()
+            ),
         };
         tell(&damage);
         report.damages_count += 1;

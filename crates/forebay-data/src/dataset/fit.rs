@@ -72,6 +72,7 @@ pub(super) async fn numbers_of(
     store: &Arc<dyn Store>,
     manifest: &Manifest,
     keys: &[Key],
+    anew: &str,
 ) -> Result<Vec<usize>> {
     let numbers: HashMap<&Key, usize> = manifest
         .shards()
@@ -102,7 +103,7 @@ pub(super) async fn numbers_of(
             Err(error) => return Err(error),
         }
     }
-    Err(refuse(&unlisted, unlisted.len()).at(store.location()))
+    Err(refuse(&unlisted, unlisted.len(), anew).at(store.location()))
 }
 
 /// The error for names of `count` shards of which there is nothing, the first of them `key`.
@@ -163,6 +164,7 @@ pub(super) async fn look(
     manifest: &Manifest,
     is_part: bool,
     touched: Touched,
+    anew: &str,
 ) -> Result<Vec<Option<ObjectMeta>>> {
     let (metas, unlisted) = if manifest.shards().len() <= HEADS_MAX && is_part {
         (heads(store, manifest).await?, Vec::new())
@@ -185,7 +187,7 @@ pub(super) async fn look(
     if misfits.is_empty() {
         return Ok(metas);
     }
-    Err(refuse(&misfits, misfits.len()).at(store.location()))
+    Err(refuse(&misfits, misfits.len(), anew).at(store.location()))
 }
 
 async fn heads(store: &Arc<dyn Store>, manifest: &Manifest) -> Result<Vec<Option<ObjectMeta>>> {
@@ -258,24 +260,28 @@ pub(super) async fn unlisted(store: &Arc<dyn Store>, manifest: &Manifest) -> Res
     }
 }
 
-/// The error for what does not fit; `count` may be more than are given.
-pub(super) fn refuse(misfits: &[Misfit], count: usize) -> Error {
+/// The error for what does not fit; `count` may be more than are given. `anew` is the command that writes the manifest anew.
+pub(super) fn refuse(misfits: &[Misfit], count: usize, anew: &str) -> Error {
     let mut words: Vec<String> = misfits.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     if count > words.len() {
         words.push(format!("and {} more", count - words.len()));
     }
     let message = format!("the data set does not fit its manifest: {}", words.join("; "));
-    Error::new(ErrorKind::Precondition, "open data set", message).with_hint(advice(misfits))
+    Error::new(ErrorKind::Precondition, "open data set", message).with_hint(advice(misfits, anew))
 }
 
 /// What to do about what does not fit; what is worst counts.
-fn advice(misfits: &[Misfit]) -> &'static str {
+fn advice(misfits: &[Misfit], anew: &str) -> String {
     let is = |wanted: fn(&Mismatch) -> bool| misfits.iter().any(|misfit| wanted(&misfit.mismatch));
     if is(|mismatch| matches!(mismatch, Mismatch::Size { expected, found } if found < expected)) {
-        "a shard that is shorter was cut off, or written anew: fetch it again, or index what was written anew with forebay index --force; forebay verify tells what is damaged"
+        format!(
+            "a shard that is shorter was cut off, or written anew: fetch it again, or index what was written anew with {anew}; forebay verify tells what is damaged"
+        )
     } else if is(|mismatch| *mismatch == Mismatch::Missing) {
-        "bring the shard back, or have the data set without it by forebay index --force; forebay verify tells what is damaged"
+        format!(
+            "bring the shard back, or have the data set without it by {anew}; forebay verify tells what is damaged"
+        )
     } else {
-        "forebay verify tells what is damaged; forebay index --force takes the shards as they are now"
+        format!("forebay verify tells what is damaged; {anew} takes the shards as they are now")
     }
 }

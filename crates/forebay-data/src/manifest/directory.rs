@@ -449,9 +449,9 @@ fn check_format(format: u32) -> Result<()> {
         "this manifest has format {format}, and this version of Forebay knows format {MANIFEST_FORMAT}"
     );
     let hint = if format > MANIFEST_FORMAT {
-        "use the version of Forebay that wrote it, or a later one, or write the manifest anew: forebay index --force"
+        "use the version of Forebay that wrote it, or a later one, or write the manifest anew: forebay index --force, with -o where it is not beside its shards"
     } else {
-        "no release has written such a format; write the manifest anew: forebay index --force"
+        "no release has written such a format; write the manifest anew: forebay index --force, with -o where it is not beside its shards"
     };
     Err(Error::new(ErrorKind::Unsupported, "read manifest", message).with_hint(hint))
 }

@@ -53,6 +53,65 @@ async fn a_manifest_that_is_named_is_there_or_all_shards_are_not_read_instead() 
 }
 
 #[tokio::test]
+async fn a_manifest_elsewhere_that_does_not_fit_is_written_anew_elsewhere() {
+    everywhere(|store, context| async move {
+        let place = elsewhere();
+        let options = saving().with_manifest_at(Some(at(&place)));
+        Dataset::open(Arc::clone(&store), &context, &options)
+            .await
+            .unwrap();
+        let command = format!(
+            "forebay index -o {} --force {}",
+            place.location().join(&key("x.fbi")),
+            store.location()
+        );
+        let hint_of = async |options: OpenOptions| {
+            let options = options.with_manifest_at(Some(at(&place)));
+            let error = Dataset::open(Arc::clone(&store), &context, &options)
+                .await
+                .unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
+            error.hint().unwrap().to_owned()
+        };
+        let told = hint_of(OpenOptions {
+            format: Some(FormatSpec::new("wds")),
+            ..OpenOptions::default()
+        })
+        .await;
+        assert!(told.contains(&command), "{told}");
+
+        put(&*store, "000004.lines", "k x\n").await;
+        let unlisted = hint_of(OpenOptions::default()).await;
+        let named = hint_of(OpenOptions {
+            shards: Some(vec![key("000004.lines")]),
+            ..OpenOptions::default()
+        })
+        .await;
+        put(&*store, "000001.lines", "shorter\n").await;
+        let shorter = hint_of(OpenOptions::default()).await;
+        let when_read = Dataset::open(
+            Arc::clone(&store),
+            &context,
+            &OpenOptions {
+                check: Check::WhenRead,
+                ..OpenOptions::default()
+            }
+            .with_manifest_at(Some(at(&place))),
+        )
+        .await
+        .unwrap();
+        let read = when_read.source(1).await.unwrap_err();
+        let read = read.hint().unwrap().to_owned();
+        store.delete(&key("000001.lines")).await.unwrap();
+        let missing = hint_of(OpenOptions::default()).await;
+        for told in [unlisted, named, shorter, read, missing] {
+            assert!(told.contains(&command), "{told}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn whoever_may_not_write_beside_the_shards_is_told_of_elsewhere() {
     everywhere(|store, context| async move {
         let plan =
