@@ -27,7 +27,7 @@ use forebay_store::{Context, Store};
 pub use build::{ManifestWriter, UNSAVED_BYTES_MAX};
 pub(crate) use directory::digest_u64;
 pub use directory::{FormatSpec, MANIFEST_FORMAT, Shard};
-pub use sums::{Sums, sha256sums};
+pub use sums::{Sums, sha256sums, sums_key};
 pub(crate) use sums::{put_if_absent, read as read_small, save as save_sums};
 
 use crate::kept::Kept;
@@ -42,7 +42,7 @@ use directory::{
 /// directory for Parquet.
 pub const MANIFEST_NAME: &str = "_forebay.fbi";
 
-/// Name of the list of hashes beside it.
+/// Name of the list of hashes beside it; see [`sums_key`] for manifests that are called otherwise.
 pub const SUMS_NAME: &str = "_SHA256SUMS";
 
 /// Bytes at the end of a manifest that are read first: the whole directory of a thousand shards, so that opening most data sets takes one request.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay_core::{ByteSize, Clock, Key, Ledger, Rate, Result, SystemClock};
 use forebay_data::Dataset;
 use forebay_data::dataset::{OpenOptions, Progress, Save, UseManifest};
-use forebay_data::manifest::{FormatSpec, MANIFEST_NAME, SUMS_NAME, Sums};
+use forebay_data::manifest::{FormatSpec, MANIFEST_NAME, Sums, sums_key};
 use forebay_store::Context;
 use serde::Serialize;
 
@@ -42,20 +42,32 @@ pub(super) async fn run(args: &IndexArgs, app: &App) -> Printed<Exit> {
     let progress = Arc::clone(&bar) as Arc<dyn Progress>;
     let indexed = app.unless_cancelled(index(args, &context, progress)).await;
     bar.bar().finish();
-    let (dataset, manifest) = indexed?;
-    conclude(&dataset, manifest, SystemClock.now().saturating_sub(begun), app)
+    let (dataset, written) = indexed?;
+    conclude(&dataset, written, SystemClock.now().saturating_sub(begun), app)
+}
+
+/// What was written.
+struct Written {
+    /// The URL of the manifest.
+    manifest: String,
+    /// The name of the sums beside it.
+    sums: String,
 }
 
 async fn index(
     args: &IndexArgs,
     context: &Context,
     progress: Arc<dyn Progress>,
-) -> Result<(Dataset, String)> {
+) -> Result<(Dataset, Written)> {
     let place = find(&args.url, context).await?;
     let manifest_at = manifest_at(args.output.as_deref(), context).await?;
-    let manifest = match &manifest_at {
-        Some((store, key)) => store.location().join(key),
-        None => place.store.location().join(&Key::parse(MANIFEST_NAME)?),
+    let (to, key) = match &manifest_at {
+        Some((store, key)) => (store, key.clone()),
+        None => (&place.store, Key::parse(MANIFEST_NAME)?),
+    };
+    let written = Written {
+        manifest: to.location().join(&key).to_string(),
+        sums: sums_key(&key)?.file_name().to_owned(),
     };
     let options = OpenOptions {
         format: args.format.spec()?,
@@ -67,16 +79,16 @@ async fn index(
         ..OpenOptions::default()
     };
     let dataset = Dataset::open(place.store, context, &options).await?;
-    Ok((dataset, manifest.to_string()))
+    Ok((dataset, written))
 }
 
-fn conclude(dataset: &Dataset, manifest: String, time: Duration, app: &App) -> Printed<Exit> {
+fn conclude(dataset: &Dataset, written: Written, time: Duration, app: &App) -> Printed<Exit> {
     let printer = app.printer();
     let shards = dataset.shards();
     let stored_bytes = shards.iter().map(|shard| shard.stored_bytes).sum();
     if printer.is_json() {
         printer.json(&Summary {
-            manifest,
+            manifest: written.manifest,
             fingerprint: hex(&dataset.manifest().fingerprint()),
             format: dataset.manifest().spec(),
             shards: shards.len(),
@@ -98,12 +110,16 @@ fn conclude(dataset: &Dataset, manifest: String, time: Duration, app: &App) -> P
         time.as_secs_f64(),
         Rate::of(stored_bytes, time)
     ));
-    printer.say(format_args!("manifest: {}", crate::printer::visible(&manifest)));
+    printer.say(format_args!(
+        "manifest: {}",
+        crate::printer::visible(&written.manifest)
+    ));
+    let sums = crate::printer::visible(&written.sums);
     match dataset.manifest().sums() {
         Sums::Theirs => printer.say(format_args!(
-            "{SUMS_NAME}: left as it was, it does not list these shards; remove it and add --force to have it written"
+            "{sums}: left as it was, it does not list these shards; remove it and add --force to have it written"
         )),
-        Sums::Missing(error) => printer.say(format_args!("{SUMS_NAME}: not written, {error}")),
+        Sums::Missing(error) => printer.say(format_args!("{sums}: not written, {error}")),
         Sums::Unasked | Sums::Written => {}
     }
     printer.detail(dataset.ledger());

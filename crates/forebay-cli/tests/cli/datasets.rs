@@ -75,7 +75,13 @@ fn index_writes_a_manifest_that_verify_holds_the_data_to() {
         .exits(0)
         .json();
     assert_eq!(elsewhere["fingerprint"], json["fingerprint"]);
-    assert_eq!(sandbox.names("m"), ["_SHA256SUMS", "x.fbi"]);
+    assert_eq!(sandbox.names("m"), ["x.fbi", "x.sha256"]);
+    let sums = Command::new("sha256sum")
+        .args(["-c", "--strict", "../m/x.sha256"])
+        .current_dir(sandbox.path("d"))
+        .output()
+        .unwrap();
+    assert!(sums.status.success(), "{sums:?}");
     sandbox.run(["verify", "--manifest", "m/x.fbi", "d"]).exits(0);
 }
 

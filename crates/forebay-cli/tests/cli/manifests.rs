@@ -46,6 +46,26 @@ fn a_data_set_that_may_only_be_read_is_streamed_by_its_index_elsewhere() {
 }
 
 #[test]
+fn indexes_of_several_data_sets_in_one_folder_have_their_own_hashes() {
+    let sandbox = with_data();
+    std::fs::create_dir(sandbox.path("more")).unwrap();
+    std::fs::write(sandbox.path("more/x-000.tar"), shard(90, 80)).unwrap();
+    for (data, manifest) in [("data", "ours/web.fbi"), ("more", "ours/code.fbi")] {
+        let json = sandbox.run(["index", "--json", data, "-o", manifest]).exits(0);
+        assert_eq!(json.json()["sums"], "written");
+    }
+    assert_eq!(
+        sandbox.names("ours"),
+        ["code.fbi", "code.sha256", "web.fbi", "web.sha256"]
+    );
+    std::fs::write(sandbox.path("ours/code.sha256"), "theirs\n").unwrap();
+    sandbox
+        .run(["index", "--force", "more", "-o", "ours/code.fbi"])
+        .exits(0)
+        .says(&["code.sha256: left as it was"]);
+}
+
+#[test]
 fn an_index_elsewhere_is_shown_and_packed_by() {
     let sandbox = read_only();
     for number in 0..5 {

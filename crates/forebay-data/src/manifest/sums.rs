@@ -1,4 +1,4 @@
-//! `_SHA256SUMS`: the hashes of all shards, for `sha256sum -c`.
+//! `_SHA256SUMS`: the hashes of all shards, for `sha256sum -c`. Beside a manifest of another name it is called as that is, for several may lie in one folder.
 //!
 //! Data sets are published with a file of that name, and it is what tells whether they arrived whole. So it is written behind the manifest, where there is none;
 //! one that is there is replaced only if the manifest that is replaced wrote it.
@@ -9,8 +9,21 @@ use std::sync::Arc;
 use forebay_core::{Error, ErrorKind, Key, Result, Span};
 use forebay_store::{Context, PutDone, PutMode, PutOptions, Store, StoreExt};
 
-use super::{SUMS_NAME, Shard, read_object};
+use super::{MANIFEST_NAME, SUMS_NAME, Shard, read_object};
 use crate::source::ShardSource;
+
+/// Ends the name of a manifest, and that of the sums beside one that has a name of its own.
+const ENDINGS: (&str, &str) = (".fbi", ".sha256");
+
+/// The key of the sums that belong to a manifest: `_SHA256SUMS` beside `_forebay.fbi`, and `web.sha256` beside `web.fbi`.
+pub fn sums_key(manifest: &Key) -> Result<Key> {
+    let name = manifest.file_name();
+    let name = match name {
+        MANIFEST_NAME => SUMS_NAME.to_owned(),
+        name => format!("{}{}", name.strip_suffix(ENDINGS.0).unwrap_or(name), ENDINGS.1),
+    };
+    Ok(manifest.parent().join(&Key::parse(&name)?))
+}
 
 /// What became of `_SHA256SUMS`.
 #[derive(Debug, Clone, Default)]
@@ -49,7 +62,7 @@ pub(crate) async fn save(
     match put(store, manifest, &sha256sums(shards), earlier, context).await {
         Ok(sums) => sums,
         Err(error) => {
-            tracing::warn!(%error, "{SUMS_NAME} was not written");
+            tracing::warn!(%error, %manifest, "its SHA-256 sums were not written");
             Sums::Missing(Arc::new(error))
         }
     }
@@ -62,7 +75,7 @@ async fn put(
     earlier: Option<&str>,
     context: &Context,
 ) -> Result<Sums> {
-    let key = manifest.parent().join(&Key::parse(SUMS_NAME)?);
+    let key = sums_key(manifest)?;
     if put_if_absent(&**store, &key, text.as_bytes()).await?.is_some() {
         return Ok(Sums::Written);
     }

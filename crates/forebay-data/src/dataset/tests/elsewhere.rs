@@ -112,6 +112,34 @@ async fn a_manifest_elsewhere_that_does_not_fit_is_written_anew_elsewhere() {
 }
 
 #[tokio::test]
+async fn hashes_beside_a_manifest_elsewhere_are_called_as_it_is() {
+    everywhere(|store, context| async move {
+        let place = elsewhere();
+        let other: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        put(&*other, "a.lines", "k x\n").await;
+        for (data, name) in [(&store, "web.fbi"), (&other, "code.fbi"), (&other, "plain")] {
+            let options = saving().with_manifest_at(Some((Arc::clone(&place), key(name))));
+            let made = Dataset::open(Arc::clone(data), &context, &options).await.unwrap();
+            assert!(matches!(made.manifest().sums(), crate::manifest::Sums::Written));
+        }
+        let mut there = names(&*place).await;
+        there.sort();
+        assert_eq!(
+            there,
+            [
+                "code.fbi",
+                "code.sha256",
+                "plain",
+                "plain.sha256",
+                "web.fbi",
+                "web.sha256"
+            ]
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn whoever_may_not_write_beside_the_shards_is_told_of_elsewhere() {
     everywhere(|store, context| async move {
         let plan =
