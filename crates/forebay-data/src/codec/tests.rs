@@ -145,6 +145,34 @@ fn bombs_are_stopped() {
     }
 }
 
+/// What deflate makes is never more than some thousand times larger, so that gzip and zlib keep within the ratio that stops other bombs. The size stops them.
+#[test]
+fn deflated_data_ends_at_the_largest_size() {
+    let zeros = vec![0; 4 << 20];
+    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+    zlib.write_all(&zeros).unwrap();
+    for (codec, stored) in [(Codec::Gzip, gzip(&zeros)), (Codec::Zlib, zlib.finish().unwrap())] {
+        assert!((zeros.len() / stored.len()) < RATIO_MAX as usize, "{codec:?}");
+        // As if most of an absurdly large shard had been decompressed.
+        let mut decoder = Decoder::new(codec);
+        decoder.stored_bytes = RAW_BYTES_MAX / 1000;
+        decoder.raw_bytes = RAW_BYTES_MAX - zeros.len() as u64 / 2;
+        let mut given = 0;
+        let error = decoder
+            .feed(&stored, &mut |bytes| {
+                given += bytes.len();
+                Ok(())
+            })
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{codec:?}");
+        assert!(given <= zeros.len() / 2, "{codec:?}: {given}");
+        assert_eq!(
+            codec.check_sizes(1 << 40, RAW_BYTES_MAX + 1).unwrap_err().kind(),
+            ErrorKind::LimitExceeded
+        );
+    }
+}
+
 #[test]
 fn the_codec_is_known_by_name_or_by_its_first_bytes() {
     let of = |name: &str, first: &[u8]| Codec::of(&Key::parse(name).unwrap(), first);
