@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use forebay_data::format::parquet::{ParquetOptions, ParquetWriter};
+use forebay_data::format::wds::WdsWriter;
 use forebay_data::format::{SampleRef, ShardWriter};
 use forebay_data::{Dtype, Field, Kind};
 
@@ -197,6 +198,43 @@ fn plain_files_are_all_looked_at() {
     assert!(!told.err.contains("shards only"), "{}", told.err);
     sandbox.run(["index", "-q", "raw"]).exits(0);
     assert_eq!(samples(), bare);
+}
+
+#[test]
+fn samples_of_one_key_are_all_there_and_the_first_is_shown() {
+    let sandbox = Sandbox::new();
+    let text = Field::new("txt", Kind::Text);
+    for (name, samples) in [
+        (
+            "d/000000.tar",
+            &[("k", "first"), ("other", "between"), ("k", "second")][..],
+        ),
+        ("d/000001.tar", &[("k", "third")]),
+    ] {
+        let mut writer = Box::new(WdsWriter::default());
+        for (key, value) in samples {
+            let fields = &[(&text, value.as_bytes())];
+            writer.add(SampleRef { key, fields }).unwrap();
+        }
+        std::fs::create_dir_all(sandbox.path("d")).unwrap();
+        std::fs::write(sandbox.path(name), writer.finish().unwrap()).unwrap();
+    }
+    let streamed = sandbox.run(["stream", "d", "--keys"]).exits(0);
+    assert_eq!(streamed.out.lines().collect::<Vec<_>>(), ["k", "other", "k", "k"]);
+    sandbox.run(["index", "-q", "d"]).exits(0);
+    sandbox
+        .run(["verify", "d"])
+        .exits(0)
+        .says(&["4 samples with their checksum"]);
+    sandbox
+        .run(["inspect", "d", "--sample", "k", "--extract", "out"])
+        .exits(0);
+    assert_eq!(sandbox.read("out/k.txt"), b"first");
+    // Each of them is found by its shard, where it is the first one.
+    sandbox
+        .run(["inspect", "d/000001.tar", "--sample", "k", "--extract", "third"])
+        .exits(0);
+    assert_eq!(sandbox.read("third/k.txt"), b"third");
 }
 
 #[test]
