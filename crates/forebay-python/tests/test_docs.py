@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import io
 import re
+import tarfile
 from pathlib import Path
 
 import forebay
@@ -66,6 +68,27 @@ def test_the_reference_has_every_argument_of_streams() -> None:
         assert f"`{parameter}`" in text, parameter
     for name in (name for name in vars(forebay.Stream) if not name.startswith("_")):
         assert re.search(rf"`{name}\b", text), name
+
+
+def test_the_reference_has_every_parameter_of_formats() -> None:
+    text = REFERENCE.read_text()
+    for name in ("layout", "tokens", "dtype", "records", "lists", "columns", "partitions", "pickle"):
+        assert f"\n| `{name}` | `" in text, name
+
+
+def test_reports_name_as_many_bad_samples_as_the_guide_says(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    # One of ten is an integer, and takes the places of the others.
+    with tarfile.open(tmp_path / "0.tar", "w") as tar:
+        for number in range(1200):
+            member = tarfile.TarInfo(f"{number:04}.cls")
+            member.size = 1
+            tar.addfile(member, io.BytesIO(b"x" if number % 10 else b"1"))
+    with forebay.stream(tmp_path, batch_size=10, decode={"cls": "int"}, bad="skip:2000") as batches:
+        assert sum(int(batch["cls"].sum()) for batch in batches) == 1200
+        report = batches.report()
+    assert (report["bad_samples"], len(report["bad"])) == (1080, 1000)
+    assert "up to the first 1,000" in STREAMS.read_text()
 
 
 LOADS = DOCS / "guides" / "load.md"
