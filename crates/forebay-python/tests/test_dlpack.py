@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import socket
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +80,23 @@ def jax() -> Any:
 
 
 def by_device(jax: Any, array: Any) -> Any:
-    return jax.device_put(array)
+    taken = jax.device_put(array)
+    assert taken.unsafe_buffer_pointer() == array.ctypes.data
+    return taken
+
+
+# Before, JAX did not know of arrays that are read-only.
+JAX_WITH_READ_ONLY = (0, 12)
 
 
 def by_dlpack(jax: Any, array: Any) -> Any:
-    try:
-        return jax.dlpack.from_dlpack(array)
-    except BufferError:
-        # It does not know yet of arrays that are read-only.
+    if jax.__version_info__ < JAX_WITH_READ_ONLY:
+        with pytest.raises(BufferError):
+            jax.dlpack.from_dlpack(array)
         return jax.dlpack.from_dlpack(array.copy())
+    taken = jax.dlpack.from_dlpack(array)
+    assert taken.unsafe_buffer_pointer() == array.ctypes.data
+    return taken
 
 
 @pytest.mark.parametrize("take", [by_device, by_dlpack])
@@ -120,9 +132,55 @@ def test_jax_trains_on_batches(jax: Any, words: Path, take: Any) -> None:
     assert losses[-1] < 0.1 < losses[1]
 
 
-def test_jax_compares_fingerprints(jax: Any, words: Path) -> None:
-    multihost_utils = pytest.importorskip("jax.experimental.multihost_utils")
-    with tokens(words) as stream:
-        own = np.frombuffer(bytes.fromhex(stream.fingerprint), dtype="uint8")
-    multihost_utils.assert_equal(own, "the hosts stream different data")
-    assert multihost_utils.process_allgather(own).reshape(-1).tolist() == own.tolist()
+# As the guide has it. The first run sees the same on both, the others do not.
+COMPARE = """
+    import sys
+    import forebay, jax, numpy
+
+    jax.config.update("jax_platforms", "cpu")
+    number, meeting, own, common = int(sys.argv[1]), *sys.argv[2:]
+    jax.distributed.initialize(meeting, num_processes=2, process_id=number, initialization_timeout=60)
+    from jax.experimental import multihost_utils
+
+    told = {"name": "tokens", "tokens": 9, "dtype": "uint16"}
+    options = {"batch_size": 32, "shuffle": True, "lanes": 4, "format": told}
+    options |= {"rank": jax.process_index(), "world": jax.process_count()}
+    assert (options["rank"], options["world"]) == (number, 2)
+    for url, seed in [(common, 0), (own, 0), (common, number)]:
+        batches = forebay.stream(url, seed=seed, **options)
+        own_print = numpy.frombuffer(bytes.fromhex(batches.fingerprint), dtype="uint8")
+        prints = multihost_utils.process_allgather(own_print)
+        print("same" if (prints == own_print).all() else "different")
+"""
+
+
+def test_jax_compares_fingerprints(jax: Any, words: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jax.experimental.multihost_utils")
+    other = tmp_path / "other"
+    other.mkdir()
+    np.arange(4096, dtype="<u2").tofile(other / "train.bin")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(COMPARE)]
+    hosts = [
+        subprocess.Popen(
+            [*command, str(number), meeting, str(own), str(words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number, own in enumerate([words, other])
+    ]
+    try:
+        done = [(*host.communicate(timeout=100), host.returncode) for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()
+    for said, complaints, code in done:
+        assert code == 0, complaints
+        assert [line for line in said.split() if line in ("same", "different")] == [
+            "same",
+            "different",
+            "different",
+        ]
