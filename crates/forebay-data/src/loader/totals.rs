@@ -218,7 +218,7 @@ pub struct Report {
     pub bytes: u64,
     /// Samples that could not be used, each counted once.
     pub bad_samples: u64,
-    /// The last of them, by name.
+    /// The first of them, by name.
     pub bad: Vec<BadSample>,
     /// Values that samples did not have, by field: they are empty in their batches.
     pub missing_values: BTreeMap<String, u64>,
