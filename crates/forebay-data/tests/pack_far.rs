@@ -78,9 +78,11 @@ async fn server_what_a_killed_run_was_uploading_is_given_up() {
     let from = folder(40).await;
     let spec = PackSpec {
         shard_bytes: 20_000,
+        threads: 1,
         ..PackSpec::new(PackFormat::Wds)
     };
     let options = OpenOptions::default();
+    // The plan, the first shard and its note; then no more.
     let full = FaultPlan::new(Seed(0)).with(Op::Put, When::Nth(4), Fault::Fail(ErrorKind::OutOfSpace));
     let failing: Arc<dyn Store> = Arc::new(Faulty::new(Arc::clone(&to), full));
     let error = pack(place(&from), failing, &context, &options, &spec).await;

@@ -140,8 +140,12 @@ async fn gaps_and_damage_are_filled() {
     }
 }
 
-/// A pack that ends at its fourth write.
+/// A pack that ends at its fourth write: of one thread, that is after the plan, the first shard and its note.
 pub(super) async fn end_early(from: &Arc<dyn Store>, to: &Arc<dyn Store>, spec: &PackSpec) {
+    let spec = &PackSpec {
+        threads: 1,
+        ..spec.clone()
+    };
     let plan = FaultPlan::new(Seed(0)).with(Op::Put, When::Nth(4), Fault::Fail(ErrorKind::OutOfSpace));
     let faulty: Arc<dyn Store> = Arc::new(Faulty::new(Arc::clone(to), plan));
     run(from, &faulty, spec).await.unwrap_err();
