@@ -62,9 +62,6 @@ def apply(value: Any, function: Callable[[Any], Any]) -> Any:
     return function(value)
 
 
-_PLAIN = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
 class RaggedTensor(Ragged):
     """Lists of numbers: ``values[splits[i] : splits[i + 1]]`` are those of sample ``i``.
 
@@ -115,7 +112,8 @@ class RaggedTensor(Ragged):
 
     def _plain(self) -> torch.Tensor:
         """Give the values as integers of their size: with unsigned ones, torch can do little."""
-        return self.values.view(_PLAIN[self.values.element_size()])
+        size = self.values.element_size()
+        return self.values.view(torch.uint8 if size == 1 else getattr(torch, f"int{8 * size}"))
 
     def _moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> RaggedTensor:
         """Give the same with both tensors moved."""
