@@ -16,7 +16,7 @@ use crate::block::exact_float;
 use crate::filter::Value;
 use crate::format::value::DIMS_MAX;
 use crate::image::{Decoder, ImagePlan};
-use crate::schema::{Dtype, Field, Kind};
+use crate::schema::{Dtype, Field, Kind, Unit};
 
 /// Values of a piece, at least: below that, handing over costs more than it brings.
 const PIECE_ROWS_MIN: usize = 4;
@@ -118,9 +118,10 @@ impl Decode {
         }
     }
 
-    /// Whether fields of a kind can be decoded like this.
-    pub(super) fn fits(&self, stored: &Kind) -> bool {
-        match (self, stored) {
+    /// Whether a field can be decoded like this. What counts hundredths is no whole number.
+    pub(super) fn fits(&self, stored: &Field) -> bool {
+        match (self, &stored.kind) {
+            (Self::Int { .. }, _) if scale_of(stored) > 0 => false,
             (Self::Array { .. }, Kind::Bytes) => true,
             (Self::Int { .. }, kind) if List::of(kind).is_some_and(|list| list.dtype() == Dtype::Int64) => {
                 true
@@ -130,10 +131,10 @@ impl Decode {
             {
                 true
             }
-            (Self::Array { .. }, Kind::Encoded { .. }) => Numbers::of(stored).has_shape(),
+            (Self::Array { .. }, Kind::Encoded { .. }) => Numbers::of(&stored.kind).has_shape(),
             (Self::Array { dtype, .. }, Kind::List { dtype: of }) => dtype == of,
             (Self::Array { dtype, .. }, Kind::Array { dtype: of, .. }) => {
-                dtype == of && self.kind().fixed_bytes() == stored.fixed_bytes()
+                dtype == of && self.kind().fixed_bytes() == stored.kind.fixed_bytes()
             }
             (Self::Array { .. }, _) => false,
             (Self::Int { .. }, Kind::Array { dtype, shape }) => shape.is_empty() && !dtype.is_float(),
@@ -222,11 +223,13 @@ impl Wanted {
                 )
             }
             Some(decode) => {
+                let is_scaled = matches!(decode, Decode::Float { .. }) && scale_of(stored) > 0;
                 let field = Field {
                     kind: decode.kind(),
+                    unit: stored.unit.filter(|_| !is_scaled),
                     ..stored.clone()
                 };
-                (field, Some(Tool::new(decode, &stored.kind, seed)))
+                (field, Some(Tool::new(decode, stored, seed)))
             }
         };
         let fill = match decode {
@@ -248,7 +251,7 @@ impl Wanted {
         match &self.fill {
             Some(fill) if has_field || fill.is_asked => Ok(&fill.bytes),
             _ if has_field => Err("is missing"),
-            _ => Err("is missing: its shard does not have it"),
+            _ => Err("is missing: its shard does not have it, or only nulls of no type"),
         }
     }
 
@@ -299,8 +302,8 @@ pub(super) enum Tool {
     },
     /// One integer: text, or of that type.
     Int(Option<Dtype>),
-    /// One number: text, or of that type.
-    Float(Option<Dtype>),
+    /// One number: text, or of that type, with so many digits behind the point.
+    Float(Option<Dtype>, u8),
     /// Numbers that become an array of that type and shape.
     Array {
         numbers: Numbers,
@@ -310,13 +313,13 @@ pub(super) enum Tool {
 }
 
 impl Tool {
-    fn new(decode: &Decode, stored: &Kind, seed: Seed) -> Self {
-        let of = match stored {
+    fn new(decode: &Decode, stored: &Field, seed: Seed) -> Self {
+        let of = match &stored.kind {
             Kind::Array { dtype, .. } => Some(*dtype),
             _ => None,
         };
         match decode {
-            Decode::Int { .. } => match List::of(stored) {
+            Decode::Int { .. } => match List::of(&stored.kind) {
                 Some(list) => Self::Array {
                     numbers: Numbers::List(list),
                     dtype: Dtype::Int64,
@@ -324,9 +327,9 @@ impl Tool {
                 },
                 None => Self::Int(of),
             },
-            Decode::Float { .. } => Self::Float(of),
+            Decode::Float { .. } => Self::Float(of, scale_of(stored)),
             Decode::Array { dtype, shape } => Self::Array {
-                numbers: Numbers::of(stored),
+                numbers: Numbers::of(&stored.kind),
                 dtype: *dtype,
                 shape: shape.clone(),
             },
@@ -342,7 +345,7 @@ impl Tool {
     pub(super) fn piece_rows(&self, rows: usize, threads: usize) -> usize {
         match self {
             Self::Image { .. } => rows.div_ceil(threads.max(1)).max(PIECE_ROWS_MIN),
-            Self::Int(_) | Self::Float(_) | Self::Array { .. } => rows.max(1),
+            Self::Int(_) | Self::Float(..) | Self::Array { .. } => rows.max(1),
         }
     }
 
@@ -360,7 +363,7 @@ impl Tool {
                 decoder.set_epoch(job.epoch);
                 Some(decoder)
             }
-            Self::Int(_) | Self::Float(_) | Self::Array { .. } => None,
+            Self::Int(_) | Self::Float(..) | Self::Array { .. } => None,
         };
         let mut bad = Vec::new();
         let wanted = job.wanted;
@@ -384,8 +387,8 @@ impl Tool {
                         },
                         _,
                     ) => numbers.put(bytes, *dtype, shape, place),
-                    (Self::Float(of), _) => {
-                        float(*of, bytes).map(|number| place.copy_from_slice(&number.to_le_bytes()))
+                    (Self::Float(of, scale), _) => {
+                        float(*of, *scale, bytes).map(|number| place.copy_from_slice(&number.to_le_bytes()))
                     }
                     (Self::Int(of), _) => {
                         integer(*of, bytes).map(|number| place.copy_from_slice(&number.to_le_bytes()))
@@ -445,18 +448,27 @@ fn integer(of: Option<Dtype>, bytes: &[u8]) -> Result<i64, String> {
     }
 }
 
-/// A number of that type, or of text, as a `float64`.
-fn float(of: Option<Dtype>, bytes: &[u8]) -> Result<f64, String> {
+/// A number of that type and scale, or of text, as a `float64`. Integers are what they are or bad; of what has digits behind the point, the nearest is meant.
+fn float(of: Option<Dtype>, scale: u8, bytes: &[u8]) -> Result<f64, String> {
+    let exact =
+        |number: i128| exact_float(number).ok_or_else(|| format!("{number} has no float64 of its own"));
     let Some(dtype) = of else {
-        return number(bytes);
+        return number::<i128>(bytes).map_or_else(|_| number(bytes), exact);
     };
     match Value::read(dtype, bytes) {
-        Some(Value::Int(number)) => {
-            exact_float(number).ok_or_else(|| format!("{number} has no float64 of its own"))
-        }
+        Some(Value::Int(number)) if scale > 0 => self::number(format!("{number}e-{scale}").as_bytes()),
+        Some(Value::Int(number)) => exact(number),
         Some(Value::Float(number)) => Ok(number),
         Some(Value::Bool(value)) => Ok(f64::from(value)),
         _ => Err(format!("its {} bytes are no {dtype}", bytes.len())),
+    }
+}
+
+/// Digits behind the point of the numbers that a field's integers stand for.
+fn scale_of(stored: &Field) -> u8 {
+    match stored.unit {
+        Some(Unit::Decimal { scale, .. }) => scale,
+        _ => 0,
     }
 }
 

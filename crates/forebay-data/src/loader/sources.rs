@@ -12,7 +12,7 @@ use crate::dataset::Dataset;
 use crate::filter::KEY_COLUMN;
 use crate::manifest::Shard;
 use crate::order::{Cut, Last, Mixture, Order, OrderSpec, ShardSize, Shards, Source};
-use crate::schema::{Field, Kind};
+use crate::schema::{Field, Kind, Unit};
 
 /// What varints take in a batch for each byte that is stored, on average: numbers below 128 take more, and are few.
 const VARINTS_GROW: u64 = 4;
@@ -270,7 +270,7 @@ fn wanted(dataset: &Dataset, spec: &StreamSpec) -> Result<Vec<Wanted>> {
     }
     for (name, decode) in &spec.decode {
         let stored = fields.iter().find(|(_, field)| field.name == *name);
-        if let Some((_, field)) = stored.filter(|(_, field)| !decode.fits(&field.kind)) {
+        if let Some((_, field)) = stored.filter(|(_, field)| !decode.fits(field)) {
             return Err(misfit(field, decode));
         }
     }
@@ -296,6 +296,10 @@ fn misfit(field: &Field, decode: &Decode) -> Error {
         (_, Kind::List { dtype }) => (
             format!("field '{name}' is no text but {kind}"),
             format!("leave it as it is stored, or write array:{dtype} where each sample has one number"),
+        ),
+        (Decode::Int { .. }, Kind::Array { .. }) if matches!(field.unit, Some(Unit::Decimal { .. })) => (
+            format!("field '{name}' has digits behind the point"),
+            "leave it as it is stored, or write float".to_owned(),
         ),
         (_, Kind::Array { .. }) => (
             format!("field '{name}' is no text but numbers already"),

@@ -6,6 +6,7 @@ use crate::format::parquet::{ParquetOptions, ParquetWriter};
 use crate::format::tfrecord::TfRecordWriter;
 use crate::format::wds::WdsWriter;
 use crate::format::{SampleRef, ShardWriter};
+use crate::schema::Unit;
 
 /// Fields of a sample, with the bytes that they have.
 type Sample = Vec<(Field, Vec<u8>)>;
@@ -252,7 +253,10 @@ async fn rows_of_a_mixture_have_their_own_keys() {
 /// A Parquet file of one column of single numbers.
 async fn column(dtype: Dtype, values: &[[u8; 8]]) -> Dataset {
     let shape = Vec::new();
-    let field = Field::new("n", Kind::Array { dtype, shape });
+    column_of(Field::new("n", Kind::Array { dtype, shape }), values).await
+}
+
+async fn column_of(field: Field, values: &[[u8; 8]]) -> Dataset {
     let writer = ParquetWriter::new(std::slice::from_ref(&field), ParquetOptions::default()).unwrap();
     let samples: Vec<Sample> = values
         .iter()
@@ -289,6 +293,44 @@ async fn integers_that_a_float_would_round_are_bad_samples() {
         assert!(given[2..].iter().all(|value| whole.contains(value)), "{given:?}");
         assert_eq!(loader.report().bad_samples, 2);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decimal_becomes_the_number_it_stands_for() {
+    let stored = [9995, -1, 0, 900_719_925_474_099_3].map(i64::to_le_bytes);
+    let (dtype, shape) = (Dtype::Int64, Vec::new());
+    let decimal = |scale| Some(Unit::Decimal { digits: 18, scale });
+    let field = Field::new("n", Kind::Array { dtype, shape });
+    let dataset = column_of(field.clone().counting(decimal(2)), &stored).await;
+    let mut spec = in_order(&[("n", "float")]);
+    spec.order.batch_size = 4;
+    let batch = one_batch(dataset.clone(), &spec).await;
+    assert_eq!(values_of(&batch), [99.95, -0.01, 0.0, 90_071_992_547_409.93]);
+    assert_eq!(batch.fields()[0].field.unit, None, "it counts nothing any more");
+    spec.decode[0].1 = "int".parse().unwrap();
+    let error = Loader::new(dataset, &spec).unwrap_err();
+    assert!(error.hint().unwrap().contains("float"), "{error:?}");
+    let whole = column_of(field.counting(decimal(0)), &stored).await;
+    let (_, given) = values(&one_batch(whole, &spec).await, "n");
+    assert_eq!(given, stored.map(Vec::from));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn integers_in_text_are_not_rounded_either() {
+    let field = Field::new("cls", Kind::Bytes);
+    let texts = ["9007199254740992", " -3 ", "0.1", "9007199254740993"];
+    let sample = |text: &str| vec![(field.clone(), text.as_bytes().to_vec())];
+    let samples: Vec<Sample> = texts.map(sample).to_vec();
+    let dataset = self::stored("a.tar", Box::new(WdsWriter::default()), &samples).await;
+    let mut spec = in_order(&[("cls", "float")]);
+    spec.order.batch_size = 4;
+    let mut loader = Loader::new(dataset.clone(), &spec).unwrap();
+    let error = loader.next_batch().await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("9007199254740993"), "{error}");
+    spec.bad = BadPolicy::Skip { max: 1 };
+    let (_, given) = values(&one_batch(dataset, &spec).await, "cls");
+    let expected = [9_007_199_254_740_992.0, -3.0, 0.1f64].map(|number| number.to_le_bytes().to_vec());
+    assert_eq!(given[..3], expected);
 }
 
 fn values_of(batch: &Batch) -> Vec<f64> {
