@@ -328,7 +328,7 @@ pub(crate) struct FormatArgs {
     /// Format of the shards, where names do not tell it
     #[arg(long, value_name = "FORMAT", value_parser = clap::builder::PossibleValuesParser::new(FORMAT_NAMES))]
     pub(crate) format: Option<String>,
-    /// Tokens of one sample, for files of raw tokens
+    /// Tokens of one sample, for files of raw tokens, and for tokens of --format litdata
     #[arg(long, value_name = "COUNT")]
     pub(crate) tokens: Option<u64>,
     /// Type of the tokens, such as uint16 or u32
@@ -343,6 +343,9 @@ pub(crate) struct FormatArgs {
     /// Give the bytes of pickles, for --format mds and litdata, which refuse them otherwise; they are never opened
     #[arg(long)]
     pub(crate) allow_pickle: bool,
+    /// Any parameter of the format that --format names, its value as JSON or as text, such as 'lists=["caption"]' for tfrecord
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) param: Vec<String>,
 }
 
 /// `forebay index`.

@@ -31,11 +31,21 @@ impl FormatArgs {
         let Some(name) = self.format.as_deref().or(implied) else {
             return if self.allow_pickle {
                 Err(no_pickles("which format has the pickles is not said"))
+            } else if let Some(param) = self.param.first() {
+                let message = format!(
+                    "--param {} is of a format that is not named",
+                    param.escape_debug()
+                );
+                Err(Error::new(ErrorKind::InvalidInput, "arguments", message)
+                    .with_hint("name it by --format"))
             } else {
                 Ok(None)
             };
         };
-        if by_option.iter().any(|(is_given, of)| *is_given && *of != name) {
+        // Tokens of LitData are cut into samples as raw ones are.
+        let is_cut = name == "litdata" && self.dtype.is_none();
+        let is_of = |of: &str| of == name || (of == "tokens" && is_cut);
+        if by_option.iter().any(|(is_given, of)| *is_given && !is_of(of)) {
             let message = format!("--tokens, --dtype, --records or --layout say nothing about format {name}");
             return Err(Error::new(ErrorKind::InvalidInput, "arguments", message));
         }
@@ -60,8 +70,27 @@ impl FormatArgs {
         if self.allow_pickle {
             spec = spec.with("pickle", true);
         }
+        for param in &self.param {
+            let (name, value) = param_of(param)?;
+            if spec.params.contains_key(name) {
+                let message = format!("parameter '{}' is given twice", name.escape_debug());
+                return Err(Error::new(ErrorKind::InvalidInput, "arguments", message));
+            }
+            spec = spec.with(name, value);
+        }
         Ok(Some(spec))
     }
+}
+
+/// A parameter of a format: what is no JSON is text.
+fn param_of(text: &str) -> Result<(&str, serde_json::Value)> {
+    let Some((name, value)) = text.split_once('=') else {
+        let message = format!("'{}' is no parameter", text.escape_debug());
+        return Err(Error::new(ErrorKind::InvalidInput, "arguments", message)
+            .with_hint("write --param NAME=VALUE, such as --param 'lists=[\"caption\"]'"));
+    };
+    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    Ok((name, value))
 }
 
 fn no_pickles(message: &str) -> Error {
@@ -123,6 +152,17 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_are_json_or_text() {
+        assert_eq!(
+            param_of("lists=[\"a\"]").unwrap(),
+            ("lists", serde_json::json!(["a"]))
+        );
+        assert_eq!(param_of("tokens=2048").unwrap(), ("tokens", 2048.into()));
+        assert_eq!(param_of("records=raw").unwrap(), ("records", "raw".into()));
+        assert!(param_of("lists").is_err());
+    }
 
     #[test]
     fn types_have_two_names() {

@@ -197,16 +197,18 @@ impl Dataset {
     /// Open the data set at the root of a store.
     pub async fn open(store: Arc<dyn Store>, context: &Context, options: &OpenOptions) -> Result<Self> {
         let (manifest_store, key) = manifest_place(&store, options)?;
+        let mut denied = None;
         let source = match options.manifest {
             UseManifest::Never => None,
             _ => match ShardSource::open(manifest_store, &key, context).await {
                 Ok(source) => Some(source),
-                Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(error) if is_absent(&error) => {
                     if options.manifest == UseManifest::Always {
                         let command = how_to_index(&store, options, false);
                         let hint = format!("there is no manifest; make one with: {command}");
                         return Err(error.with_hint(hint));
                     }
+                    denied = (error.kind() == ErrorKind::PermissionDenied).then_some(error);
                     None
                 }
                 Err(error) => return Err(error),
@@ -216,7 +218,7 @@ impl Dataset {
             Some(source) => {
                 Self::open_indexed(store, context, Manifest::open_source(source).await?, options).await
             }
-            None => Self::build(store, context, options).await,
+            None => Self::build(store, context, options, denied).await,
         }
     }
 
@@ -239,6 +241,7 @@ impl Dataset {
             Some(keys) => manifest.select(&fit::numbers_of(&store, &manifest, keys, &anew).await?)?,
             None => manifest,
         };
+        registry::check_made(manifest.spec()).map_err(|error| error.at(store.location()))?;
         let from = ShardStore::open(store, manifest.spec()).await?;
         let metas = match options.check {
             Check::AtOpen => {
@@ -265,7 +268,13 @@ impl Dataset {
         Ok(Self(inner, None))
     }
 
-    async fn build(store: Arc<dyn Store>, context: &Context, options: &OpenOptions) -> Result<Self> {
+    /// Read all shards, since there is no manifest, or since `denied` was said of it.
+    async fn build(
+        store: Arc<dyn Store>,
+        context: &Context,
+        options: &OpenOptions,
+        denied: Option<Error>,
+    ) -> Result<Self> {
         let found = discover(
             &store,
             context,
@@ -273,6 +282,15 @@ impl Dataset {
             options.shards.as_deref(),
         )
         .await?;
+        if let Some(denied) = denied {
+            // Whoever may list is told of what is missing that it is missing.
+            if options.shards.is_none() && options.manifest_at.is_none() {
+                return Err(denied.with_hint("the manifest is there, but these credentials may not read it"));
+            }
+            options.progress.noted(
+                "whether there is a manifest is not told to who may not list: the shards are read instead",
+            );
+        }
         let Some(sink) = index::sink(&store, &found, context, options).await? else {
             // Somebody saved it since the first look.
             let (place, key) = manifest_place(&store, options)?;
@@ -419,11 +437,11 @@ impl Dataset {
         &self.0.anew
     }
 
-    /// Objects that look like shards of this data set and are not in its manifest; opening with [`Check::AtOpen`] refuses them. Of a part of a data set, nobody
-    /// expects the rest to be listed.
-    pub async fn unlisted(&self) -> Result<Vec<Key>> {
+    /// Objects that look like shards of this data set and are not in its manifest; opening with [`Check::AtOpen`] refuses them; `None` where nothing can be listed. Of a part of a data set,
+    /// nobody expects the rest to be listed.
+    pub async fn unlisted(&self) -> Result<Option<Vec<Key>>> {
         if self.0.is_part {
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         }
         fit::unlisted(&self.0.from.store, &self.0.manifest).await
     }
@@ -479,4 +497,9 @@ fn other_format(wanted: &FormatSpec, found: &FormatSpec, anew: &str) -> Error {
     Error::new(ErrorKind::Precondition, "open data set", message).with_hint(format!(
         "leave the format away, or write the manifest anew: {anew}"
     ))
+}
+
+/// True for what is not there, or may not be: who may not list a bucket is refused to be told that an object is missing.
+fn is_absent(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
 }

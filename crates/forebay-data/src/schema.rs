@@ -356,9 +356,18 @@ fn mixed(known: &Field, field: &Field) -> Error {
         field.what(),
         known.what()
     );
-    Error::new(ErrorKind::Unsupported, "read schema", message).with_hint(
-        "stream shards of one schema together: name those, or put each kind into a folder of its own",
-    )
+    let is_message =
+        |field: &Field| matches!(&field.kind, Kind::Encoded { encoding } if encoding.starts_with("tf:"));
+    let hint = if is_message(known) || is_message(field) {
+        let list = format!("[\"{}\"]", field.name.escape_debug());
+        format!(
+            "records have several values of it in some shards only; give it as a list in all of them: --format tfrecord --param 'lists={list}' (in Python: format={{\"name\": \"tfrecord\", \"lists\": {list}}})"
+        )
+    } else {
+        "stream shards of one schema together: name those, or put each kind into a folder of its own"
+            .to_owned()
+    };
+    Error::new(ErrorKind::Unsupported, "read schema", message).with_hint(hint)
 }
 
 #[cfg(test)]

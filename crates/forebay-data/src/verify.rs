@@ -149,7 +149,13 @@ pub async fn verify(
         report.damages.extend(found.damages);
         progress.shard_done(&shard.key, shard.samples);
     }
-    for key in dataset.unlisted().await? {
+    let unlisted = dataset.unlisted().await?;
+    if unlisted.is_none() {
+        progress.noted(
+            "nothing can be listed here, so shards that the manifest does not know were not looked for",
+        );
+    }
+    for key in unlisted.unwrap_or_default() {
         let damage = Damage {
             shard: key,
             kind: DamageKind::Unlisted,

@@ -8,6 +8,8 @@ use forebay_store::{Context, Entry, ListOptions, ObjectMeta, Store, is_special_f
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::aside::{Aside, FORMER_MANIFEST_NAME, is_aside, is_hidden, note_former};
+use super::fit::is_listable;
+use super::is_absent;
 use super::layout::{beside, with_layout};
 use super::listed::by_index;
 use super::logged;
@@ -172,12 +174,13 @@ pub(crate) async fn look_for(
     choice: Option<&FormatSpec>,
     only: Option<&[Key]>,
 ) -> Result<Discovered> {
+    choice.map_or(Ok(()), registry::check_choice)?;
     let Listed { objects, has_former } = match only {
         Some(keys) => Listed {
             objects: heads(store, keys).await?,
             has_former: false,
         },
-        None => list(store).await?,
+        None => list(store).await.map_err(without_listing)?,
     };
     let (are_named, is_chosen) = (only.is_some(), choice.is_some());
     let is_parquet = |meta: &ObjectMeta| families(are_named)(&meta.key) == Some(Family::Parquet);
@@ -214,9 +217,19 @@ pub(crate) async fn look_for(
 async fn is_petastorm(store: &Arc<dyn Store>, context: &Context) -> Result<bool> {
     match ShardSource::open(Arc::clone(store), &Key::parse(COMMON_METADATA)?, context).await {
         Ok(source) => Petastorm::has_schema(&source).await,
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) if is_absent(&error) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Say what can be done where nothing can be listed.
+fn without_listing(error: Error) -> Error {
+    if is_listable(&error) || error.kind() == ErrorKind::NotFound || error.hint().is_some() {
+        return error;
+    }
+    error.with_hint(
+        "without listing, name the shards, such as 'train-{000000..000123}.tar', or a manifest that was made elsewhere",
+    )
 }
 
 async fn heads(store: &Arc<dyn Store>, keys: &[Key]) -> Result<Vec<ObjectMeta>> {

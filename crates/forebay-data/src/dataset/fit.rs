@@ -15,6 +15,9 @@ use crate::manifest::{MANIFEST_NAME, Manifest, Shard, digest_u64};
 /// Up to so many shards are looked at one by one: a directory may hold a million other objects.
 const HEADS_MAX: usize = 16;
 
+/// The same where nothing can be listed: more are looked at when they are read, as [`super::Check::WhenRead`] does, since a look each would take minutes.
+const HEADS_UNLISTED_MAX: usize = 4096;
+
 /// Looks side by side.
 const LOOKS_AT_ONCE_MAX: usize = 32;
 
@@ -171,8 +174,10 @@ pub(super) async fn look(
     } else {
         match listing(store, manifest).await {
             Ok((metas, unlisted)) => (metas, if is_part { Vec::new() } else { unlisted }),
-            // Some stores cannot list.
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
+            Err(error) if !is_listable(&error) => {
+                if manifest.shards().len() > HEADS_UNLISTED_MAX {
+                    return Ok(vec![None; manifest.shards().len()]);
+                }
                 (heads(store, manifest).await?, Vec::new())
             }
             Err(error) => return Err(error),
@@ -251,11 +256,17 @@ async fn listing(
     Ok((metas, unlisted))
 }
 
-/// Objects beside the shards that look like shards, but are not in the manifest. Some stores cannot list: there is nothing to say then.
-pub(super) async fn unlisted(store: &Arc<dyn Store>, manifest: &Manifest) -> Result<Vec<Key>> {
+/// False for the errors of stores that cannot list, or not for those who ask: servers of HTTP answer with any of them.
+pub(super) fn is_listable(error: &Error) -> bool {
+    let kind = error.kind();
+    !(kind == ErrorKind::Unsupported || super::is_absent(error))
+}
+
+/// Objects beside the shards that look like shards, but are not in the manifest; `None` where nothing can be listed.
+pub(super) async fn unlisted(store: &Arc<dyn Store>, manifest: &Manifest) -> Result<Option<Vec<Key>>> {
     match listing(store, manifest).await {
-        Ok((_, unlisted)) => Ok(unlisted.into_iter().map(|misfit| misfit.key).collect()),
-        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Vec::new()),
+        Ok((_, unlisted)) => Ok(Some(unlisted.into_iter().map(|misfit| misfit.key).collect())),
+        Err(error) if !is_listable(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -10,7 +10,7 @@ use forebay_store::{Context, PutMode, Store};
 use futures::stream::{self, StreamExt};
 use tokio::task::JoinHandle;
 
-use super::{Discovered, OpenOptions, Progress, UseManifest, manifest_place};
+use super::{Discovered, OpenOptions, Progress, UseManifest, is_absent, manifest_place};
 use crate::format::{Format, Tabulated, tabulate};
 use crate::manifest::{Manifest, ManifestWriter};
 use crate::source::ShardSource;
@@ -44,7 +44,7 @@ pub(super) async fn sink(
     let (place, key) = manifest_place(store, options)?;
     if options.save == Save::IfAbsent {
         match place.head(&key).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) if is_absent(&error) => {}
             Err(error) => return Err(error),
             Ok(_) if options.manifest != UseManifest::Never => return Ok(None),
             Ok(_) => {

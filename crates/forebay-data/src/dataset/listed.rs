@@ -8,9 +8,9 @@ use forebay_store::{Context, ObjectMeta, ReadOptions, Store, StoreExt};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::Discovered;
 use super::discover::{Family, family_of};
-use super::registry::ShardStore;
+use super::registry::{ShardStore, bool_param, count_param};
+use super::{Discovered, is_absent};
 use crate::format::litdata::{self, LitData};
 use crate::format::mds::{self, Mds};
 use crate::manifest::FormatSpec;
@@ -137,14 +137,17 @@ pub(super) async fn format(
 ) -> Result<Arc<dyn crate::format::Format>> {
     let text = read_index(store, context).await?;
     let place = store.location().join(&Key::parse(INDEX_NAME)?);
-    let allows_pickle = spec.params.get("pickle").and_then(serde_json::Value::as_bool) == Some(true);
+    let allows_pickle = bool_param(spec, "pickle")?;
     if spec.name == LITDATA {
         let text = text.ok_or_else(|| {
             let message = "chunks of LitData do not say what they hold, and index.json is not there";
             Error::new(ErrorKind::NotFound, "open data set", message).at(store.location())
         })?;
         let index = litdata::Index::parse(&text).map_err(|error| error.at(&place))?;
-        let format = LitData::new(&Key::ROOT, index);
+        let mut format = LitData::new(&Key::ROOT, index);
+        if let Some(tokens) = count_param(spec, "tokens")? {
+            format = format.with_block(tokens).map_err(|error| error.at(&place))?;
+        }
         let format = if allows_pickle {
             format.allow_pickle()
         } else {
@@ -169,7 +172,7 @@ async fn read_index(store: &Arc<dyn Store>, context: &Context) -> Result<Option<
     let key = Key::parse(INDEX_NAME)?;
     let meta = match store.head(&key).await {
         Ok(meta) => meta,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if is_absent(&error) => return Ok(None),
         Err(error) => return Err(error),
     };
     if meta.size > INDEX_BYTES_MAX {

@@ -93,8 +93,7 @@ fn is_uuid(text: &str) -> bool {
 async fn is_hudi(store: &Arc<dyn Store>) -> Result<bool> {
     match store.head(&Key::parse(HUDI)?).await {
         Ok(_) => Ok(true),
-        // Where only some names may be looked at, a missing one is forbidden.
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => Ok(false),
+        Err(error) if super::is_absent(&error) => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -187,7 +187,7 @@ async fn is_object(location: &Location, text: &str, context: &Context) -> Result
     let (store, key) = open_object(location, context).await?;
     match store.head(&key).await {
         Ok(_) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) if super::is_absent(&error) => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -159,19 +159,84 @@ fn tfrecord(spec: &FormatSpec) -> Result<TfRecord> {
 
 /// Parameters: `tokens` of one sample, without which samples are the documents of an index, and `dtype`, where the files do not say it.
 fn tokens(spec: &FormatSpec) -> Result<Tokens> {
-    let cut = match spec.params.get("tokens") {
-        None => Cut::Documents,
-        Some(value) => Cut::Windows(
-            value
-                .as_u64()
-                .ok_or_else(|| bad_param(spec, "tokens", &value.to_string()))?,
-        ),
-    };
+    let cut = count_param(spec, "tokens")?.map_or(Cut::Documents, Cut::Windows);
     let dtype = match text_param(spec, "dtype")? {
         None => None,
         Some(name) => Some(Dtype::parse(name).ok_or_else(|| bad_param(spec, "dtype", name))?),
     };
     Tokens::new(dtype, cut)
+}
+
+/// Parameters of each format. What they mean stands where they are read.
+fn params_of(format: &str) -> &'static [&'static str] {
+    match format {
+        MDS => &["pickle"],
+        LITDATA => &["pickle", "tokens"],
+        "tfrecord" => &["lists", "records"],
+        "parquet" | PETASTORM => &["columns", PARTITIONS],
+        "tokens" => &["dtype", "tokens"],
+        FILES => &["layout"],
+        _ => &[],
+    }
+}
+
+/// A parameter that the format does not have, if there is one.
+fn strange_param(spec: &FormatSpec) -> Option<&str> {
+    let known = params_of(&spec.name);
+    let names = spec.params.keys().map(String::as_str);
+    names.into_iter().find(|name| !known.contains(name))
+}
+
+/// Refuse what a user asks for under a name that means nothing.
+pub(super) fn check_choice(spec: &FormatSpec) -> Result<()> {
+    let Some(name) = strange_param(spec) else {
+        return Ok(());
+    };
+    if !FORMAT_NAMES.contains(&spec.name.as_str()) {
+        return Err(unknown(&spec.name));
+    }
+    let message = format!("format {} has no parameter '{}'", spec.name, name.escape_debug());
+    let hint = match params_of(&spec.name) {
+        [] => "it has none".to_owned(),
+        known => format!("parameters are: {}", known.join(", ")),
+    };
+    Err(Error::new(ErrorKind::InvalidInput, "open data set", message)
+        .with_field("format")
+        .with_hint(hint))
+}
+
+/// Refuse a manifest that was made with parameters of a later version: they say how shards are read.
+pub(super) fn check_made(spec: &FormatSpec) -> Result<()> {
+    let Some(name) = strange_param(spec) else {
+        return Ok(());
+    };
+    let message = format!(
+        "the manifest has a parameter of format {} that this version does not know: '{}'",
+        spec.name.escape_debug(),
+        name.escape_debug()
+    );
+    Err(Error::new(ErrorKind::Unsupported, "open data set", message)
+        .with_hint("read it with the version of forebay that wrote it, or a later one; forebay index --force writes it anew"))
+}
+
+/// A parameter that is on or off.
+pub(super) fn bool_param(spec: &FormatSpec, name: &str) -> Result<bool> {
+    match spec.params.get(name) {
+        None => Ok(false),
+        Some(Value::Bool(value)) => Ok(*value),
+        Some(other) => Err(bad_param(spec, name, &other.to_string())),
+    }
+}
+
+/// A parameter that counts.
+pub(super) fn count_param(spec: &FormatSpec, name: &str) -> Result<Option<u64>> {
+    let Some(value) = spec.params.get(name) else {
+        return Ok(None);
+    };
+    let count = value.as_u64();
+    count
+        .map(Some)
+        .ok_or_else(|| bad_param(spec, name, &value.to_string()))
 }
 
 fn text_param<'a>(spec: &'a FormatSpec, name: &str) -> Result<Option<&'a str>> {

@@ -8,6 +8,7 @@ mod listed;
 mod meanwhile;
 mod schemas;
 mod sums;
+mod unlisted;
 
 use std::fmt::Write;
 use std::path::Path;

@@ -37,7 +37,7 @@ use crate::format::rows::{ColumnSize, Header, Plan, Row, Rows};
 use crate::format::{Format, GroupDecoder, Scan};
 use crate::schema::{Field, Kind};
 use crate::source::ShardSource;
-use crate::table::{Groups, Table};
+use crate::table::{Groups, SAMPLE_BYTES_MAX, Table};
 
 const OP: &str = "read litdata";
 
@@ -51,6 +51,8 @@ pub struct LitData {
     /// Number of each chunk, by the key of its file.
     files: Arc<HashMap<Key, usize>>,
     allow_pickle: bool,
+    /// Tokens of one sample; without, samples are the items as they were written.
+    block: Option<u64>,
 }
 
 impl LitData {
@@ -62,7 +64,19 @@ impl LitData {
             files: Arc::new(files.collect()),
             index: Arc::new(index),
             allow_pickle: false,
+            block: None,
         }
+    }
+
+    /// Cut all tokens of a chunk into samples of so many, as their own loader does.
+    pub fn with_block(mut self, tokens: u64) -> Result<Self> {
+        if self.index.loader != Loader::Tokens {
+            let message = "'tokens' says nothing about chunks that hold no tokens";
+            return Err(Error::new(ErrorKind::InvalidInput, OP, message)
+                .with_hint("these chunks were written for samples of leaves: leave it away"));
+        }
+        self.block = Some(tokens);
+        Ok(self)
     }
 
     /// Give the bytes of pickles. Nothing here opens them: what does, runs their code.
@@ -88,14 +102,17 @@ impl LitData {
         if self.index.granularity != Granularity::Chunk {
             check_stored(&chunk, stored_bytes)?;
         }
-        let (index, allow_pickle) = (Arc::clone(&self.index), self.allow_pickle);
+        let (index, allow_pickle, block) = (Arc::clone(&self.index), self.allow_pickle, self.block);
         if index.granularity == Granularity::Item {
             index.check_pickle(allow_pickle)?;
             let sizes = index.leaves.iter().map(|(_, leaf)| leaf.size()).collect();
             return Ok(Box::new(Items::new(chunk.items, index.fields(), sizes)));
         }
         let bytes = (index.granularity != Granularity::Batch).then_some(chunk.bytes);
-        let reader = move |header: Header<'_>| plan(&index, &chunk, allow_pickle, header);
+        let reader = move |header: Header<'_>| {
+            index.check_pickle(allow_pickle)?;
+            plan(&index, &chunk, block, header)
+        };
         Ok(Box::new(ChunkScan {
             rows: Rows::new(OP, Box::new(reader)),
             bytes,
@@ -168,7 +185,7 @@ fn check_stored(chunk: &Chunk, stored_bytes: u64) -> Result<()> {
 }
 
 /// Compare a chunk with what index.json says of it, and say how its items are made.
-fn plan(index: &Index, chunk: &Chunk, allow_pickle: bool, header: Header<'_>) -> Result<Plan> {
+fn plan(index: &Index, chunk: &Chunk, block: Option<u64>, header: Header<'_>) -> Result<Plan> {
     if !header.bytes.is_empty() {
         return Err(corrupt(
             "there are bytes between the offsets of a chunk and its items",
@@ -184,9 +201,8 @@ fn plan(index: &Index, chunk: &Chunk, allow_pickle: bool, header: Header<'_>) ->
     if index.granularity != Granularity::Batch {
         check_end(chunk.bytes, u64::from(header.end))?;
     }
-    index.check_pickle(allow_pickle)?;
     match index.loader {
-        Loader::Tokens => tokens_plan(index, chunk, header),
+        Loader::Tokens => tokens_plan(index, chunk, block, header),
         Loader::PyTree => {
             let sizes = index.leaves.iter().map(|(_, leaf)| leaf.size());
             let sizes = sizes.map(|size| size.map_or(ColumnSize::Said, ColumnSize::SaidAs));
@@ -212,7 +228,7 @@ fn check_end(bytes: u64, end: u64) -> Result<()> {
     Ok(())
 }
 
-fn tokens_plan(index: &Index, chunk: &Chunk, header: Header<'_>) -> Result<Plan> {
+fn tokens_plan(index: &Index, chunk: &Chunk, block: Option<u64>, header: Header<'_>) -> Result<Plan> {
     let kind = match index.leaves.as_slice() {
         [(_, leaf)] => leaf.kind(),
         _ => Kind::Bytes,
@@ -226,9 +242,30 @@ fn tokens_plan(index: &Index, chunk: &Chunk, header: Header<'_>) -> Result<Plan>
             return Err(corrupt(&message));
         }
     }
+    let Some(block) = block else {
+        return Ok(Plan {
+            fields: vec![Field::new(TOKENS_FIELD, kind)],
+            row: Row::Whole,
+        });
+    };
+    let Kind::List { dtype } = kind else {
+        let message =
+            "index.json does not say of what type the tokens are, so they cannot be cut into samples";
+        return Err(Error::new(ErrorKind::Unsupported, OP, message));
+    };
+    let bytes = block
+        .checked_mul(dtype.bytes())
+        .and_then(|bytes| u32::try_from(bytes).ok());
+    let bytes = bytes
+        .filter(|bytes| *bytes > 0 && u64::from(*bytes) <= SAMPLE_BYTES_MAX)
+        .ok_or_else(|| {
+            let message = format!("{block} tokens of {dtype} cannot be a sample");
+            Error::new(ErrorKind::InvalidInput, OP, message).with_field("tokens")
+        })?;
+    let shape = vec![block];
     Ok(Plan {
-        fields: vec![Field::new(TOKENS_FIELD, kind)],
-        row: Row::Whole,
+        fields: vec![Field::new(TOKENS_FIELD, Kind::Array { dtype, shape })],
+        row: Row::Cut(bytes),
     })
 }
 

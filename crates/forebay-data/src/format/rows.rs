@@ -49,6 +49,8 @@ pub(crate) enum Row {
     Columns(Vec<ColumnSize>),
     /// Of one value, without a length before it.
     Whole,
+    /// Of that many bytes each, cut out of all rows as if they were one; what is left at the end is none.
+    Cut(u32),
 }
 
 /// How many bytes a value of a column has.
@@ -76,6 +78,8 @@ pub(crate) struct Rows {
     partial: Vec<u8>,
     count: u32,
     offsets: Vec<u32>,
+    /// Where the last row ends, by the table.
+    end: u32,
     builder: TableBuilder,
     layout: RowLayout,
     /// Row that is read now; `count` when all are complete.
@@ -137,6 +141,7 @@ impl Rows {
             partial: Vec::new(),
             count: 0,
             offsets: Vec::new(),
+            end: 0,
             builder: TableBuilder::default(),
             layout: RowLayout::default(),
             row: 0,
@@ -164,7 +169,7 @@ impl Rows {
 
     /// There are no more bytes.
     pub(crate) fn finish(self) -> Result<Table> {
-        if self.phase == Phase::Rows && self.row == self.count as usize {
+        if self.phase == Phase::Rows && self.row == self.count as usize && self.at == u64::from(self.end()) {
             return self.builder.finish();
         }
         let place = match self.phase {
@@ -256,6 +261,7 @@ impl Rows {
             return Err(Error::new(ErrorKind::LimitExceeded, self.op, message));
         }
         self.offsets.push(offset);
+        self.end = offset;
         Ok(())
     }
 
@@ -270,8 +276,25 @@ impl Rows {
             end: self.end(),
         })?;
         self.builder = TableBuilder::new(plan.fields);
+        if let Row::Cut(bytes) = plan.row {
+            self.cut(bytes)?;
+        }
         self.layout = RowLayout::of(plan.row);
         self.phase = Phase::Rows;
+        Ok(())
+    }
+
+    /// Have rows of so many bytes in place of those of the table.
+    fn cut(&mut self, bytes: u32) -> Result<()> {
+        let start = self.offset(0);
+        let rows = u64::from(self.end).saturating_sub(start) / u64::from(bytes.max(1));
+        let count = u32::try_from(rows).ok().filter(|rows| *rows <= ROWS_MAX);
+        let Some(count) = count else {
+            let message = format!("the shard would have {rows} samples, more than {ROWS_MAX}");
+            return Err(Error::new(ErrorKind::LimitExceeded, self.op, message));
+        };
+        self.count = count;
+        self.offsets = (0..=count).map(|row| start as u32 + row * bytes).collect();
         Ok(())
     }
 
@@ -290,6 +313,10 @@ impl Rows {
     }
 
     fn take_row(&mut self, bytes: &[u8]) -> Result<usize> {
+        if self.row == self.count as usize && self.at < u64::from(self.end()) {
+            // What is too short to be a row.
+            return Ok(bytes.len().min((u64::from(self.end()) - self.at) as usize));
+        }
         let left = if self.row < self.count as usize {
             self.offset(self.row + 1).saturating_sub(self.at)
         } else {
@@ -367,7 +394,7 @@ impl Rows {
     }
 
     fn end(&self) -> u32 {
-        self.offsets.last().copied().unwrap_or_default()
+        self.end
     }
 
     fn corrupt(&self, message: &str) -> Error {

@@ -32,6 +32,8 @@ pub enum Fault {
     Corrupt,
     /// The second half of the bytes does not arrive (read: zeros, written: missing), and nobody is told.
     Truncate,
+    /// What is not there is `PermissionDenied`, as object stores have it for those who may not list.
+    Conceal,
 }
 
 /// Which calls of an operation a fault hits.
@@ -123,6 +125,7 @@ struct Hit {
     delay: Duration,
     corrupt: bool,
     truncate: bool,
+    conceal: bool,
 }
 
 impl Faults {
@@ -146,6 +149,7 @@ impl Faults {
                 Fault::Delay(delay) => hit.delay += delay,
                 Fault::Corrupt => hit.corrupt = true,
                 Fault::Truncate => hit.truncate = true,
+                Fault::Conceal => hit.conceal = true,
             }
         }
         hit
@@ -167,10 +171,12 @@ impl Faults {
         if let Some(kind) = hit.fail {
             return fault(kind, "planned fault");
         }
-        let done = call.await?;
-        match hit.lose {
-            Some(kind) => fault(kind, "planned loss of the reply"),
-            None => Ok(done),
+        match (call.await, hit.lose) {
+            (Err(error), _) if hit.conceal && error.kind() == ErrorKind::NotFound => {
+                fault(ErrorKind::PermissionDenied, "planned refusal")
+            }
+            (Ok(_), Some(kind)) => fault(kind, "planned loss of the reply"),
+            (done, _) => done,
         }
     }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::format::mds::{Encoding, Settings};
 use crate::format::parquet::{ParquetOptions, ParquetWriter};
 use crate::format::{SampleRef, ShardWriter};
+use crate::manifest::ManifestWriter;
 use crate::schema::{Dtype, Field, Kind};
 
 async fn put_shard(store: &dyn Store, name: &str, mut writer: Box<dyn ShardWriter>, field: &Field) {
@@ -71,4 +72,48 @@ async fn two_shards_that_disagree_about_a_field_are_refused_with_what_each_says(
             assert_eq!(opened.unwrap().samples(), 1, "{name}");
         }
     }
+}
+
+#[tokio::test]
+async fn parameters_that_a_format_does_not_have_are_refused() {
+    everywhere(|store, context| async move {
+        for (spec, kind, hint) in [
+            (
+                FormatSpec::new("tfrecord").with("record", "raw"),
+                ErrorKind::InvalidInput,
+                "lists, records",
+            ),
+            (
+                FormatSpec::new("wds").with("pickle", true),
+                ErrorKind::InvalidInput,
+                "it has none",
+            ),
+            (
+                FormatSpec::new("zip").with("level", 3),
+                ErrorKind::Unsupported,
+                "formats are",
+            ),
+        ] {
+            let options = OpenOptions {
+                format: Some(spec),
+                ..OpenOptions::default()
+            };
+            let error = Dataset::open(Arc::clone(&store), &context, &options)
+                .await
+                .unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.hint().unwrap().contains(hint), "{error:?}");
+        }
+        let spec = FormatSpec::new("lines").with("reading", "backwards");
+        let later = ManifestWriter::in_memory(spec, &store.identity())
+            .finish()
+            .await
+            .unwrap();
+        let error = Dataset::open_indexed(Arc::clone(&store), &context, later, &OpenOptions::default())
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("'reading'"), "{error}");
+    })
+    .await;
 }

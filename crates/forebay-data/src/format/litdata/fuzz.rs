@@ -132,8 +132,12 @@ fn scan(loader: Loader, bytes: &[u8], step: usize) {
             granularity: Granularity::None,
         },
     );
-    let pass = || format.scan_file(&key, bytes.len() as u64).expect("it is listed");
-    same_when_cut(pass, bytes, step);
+    let pass = |format: &LitData| format.scan_file(&key, bytes.len() as u64).expect("it is listed");
+    same_when_cut(|| pass(&format), bytes, step);
+    if loader == Loader::Tokens {
+        let format = format.with_block(step as u64).expect("these are tokens");
+        same_when_cut(|| pass(&format), bytes, step);
+    }
 }
 
 /// A chunk whose items have the lengths that the first bytes say, and whose content is the rest.

@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::codec::Decoder;
 use crate::format::scan_bytes;
+use crate::schema::Dtype;
 use crate::table::Layout;
 
 const FRAMES: &[u8] = include_bytes!("../../../../../fixtures/litdata/frames/chunk-0-0.bin");
@@ -86,6 +87,71 @@ fn truncation_and_damage_are_seen() {
     let index = self::index(&["int", "str"], 1, bytes.len());
     let error = scan(&index, &bytes, 7).unwrap_err();
     assert!(error.to_string().contains("has 7 bytes, not 8"), "{error}");
+}
+
+/// A chunk of documents of so many 16-bit tokens, counted from 0 on, with its index.
+fn documents(lens: &[u16]) -> (Json, Vec<u8>) {
+    let total: u16 = lens.iter().sum();
+    let mut bytes = (lens.len() as u32).to_le_bytes().to_vec();
+    let mut offset = 4 * (lens.len() as u32 + 2);
+    bytes.extend(offset.to_le_bytes());
+    for len in lens {
+        offset += 2 * u32::from(*len);
+        bytes.extend(offset.to_le_bytes());
+    }
+    bytes.extend((0..total).flat_map(u16::to_le_bytes));
+    let mut index = index(&["no_header_tensor:14"], lens.len() as u64, bytes.len());
+    index["config"]["item_loader"] = "TokensLoader".into();
+    index["chunks"][0]["dim"] = total.into();
+    (index, bytes)
+}
+
+fn blocks(index: &Json, bytes: &[u8], block: u64, step: usize) -> Result<Table> {
+    let index = Index::parse(index.to_string().as_bytes())?;
+    let key = index.chunks[0].key.clone();
+    let format = LitData::new(&Key::ROOT, index).with_block(block)?;
+    scan_bytes(
+        format.scan_file(&key, bytes.len() as u64)?,
+        &Bytes::copy_from_slice(bytes),
+        step,
+    )
+}
+
+#[test]
+fn tokens_are_cut_across_documents_where_that_is_asked_for() {
+    let (index, bytes) = documents(&[3, 0, 6, 2]);
+    let whole = blocks(&index, &bytes, 4, usize::MAX).unwrap();
+    whole.check(bytes.len() as u64).unwrap();
+    let shape = vec![4];
+    let dtype = Dtype::Int16;
+    assert_eq!(whole.fields[0].kind, Kind::Array { dtype, shape });
+    let Layout::Samples(samples) = &whole.layout else {
+        unreachable!()
+    };
+    // Three tokens at the end are too few.
+    let tokens = samples.starts.iter().map(|start| {
+        let at = *start as usize;
+        bytes[at..at + 8].chunks_exact(2).map(|token| token[0]).collect()
+    });
+    assert_eq!(tokens.collect::<Vec<Vec<u8>>>(), [[0, 1, 2, 3], [4, 5, 6, 7]]);
+    for step in 1..bytes.len() {
+        assert_eq!(blocks(&index, &bytes, 4, step).unwrap(), whole, "{step}");
+    }
+    assert_eq!(blocks(&index, &bytes, 11, 7).unwrap().samples(), 1);
+    assert_eq!(blocks(&index, &bytes, 12, 7).unwrap().samples(), 0);
+    for len in 0..bytes.len() {
+        let mut index = index.clone();
+        index["chunks"][0]["chunk_bytes"] = len.into();
+        let error = blocks(&index, &bytes[..len], 4, 5).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{len} {error}");
+    }
+    for block in [0, 1 << 40, u64::MAX] {
+        let error = blocks(&index, &bytes, block, 7).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{block}");
+    }
+    let (leaves, bytes) = small();
+    let error = blocks(&leaves, &bytes, 4, 7).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
 }
 
 #[test]
