@@ -31,6 +31,17 @@ fuzz_target!(|input: (&str, &[u8])| {
         bound.keeps(&|_| None);
         assert!(bound.may_keep(&|_| Outline::UNKNOWN) || !keeps);
     }
+    // And as members of JSON, whose field is what stands before a dot.
+    let columns = filter.columns();
+    let members = columns.iter().map(|name| match name.split_once('.') {
+        Some((head, _)) => Field::new(head, Kind::Json),
+        None => Field::new(*name, Kind::Text),
+    });
+    let fields: Vec<Field> = members.collect();
+    if let Ok(bound) = filter.bind(&fields) {
+        bound.keeps(&|_| Some(bytes));
+        bound.keeps(&|_| None);
+    }
 });
 
 fn kinds() -> impl Iterator<Item = (Kind, Option<Unit>)> {

@@ -1,4 +1,4 @@
-//! What people write of data sets, and what names of objects say: patterns, decodings, policies, image plans, columns of folders, notes of packing.
+//! What people write of data sets, and what names of objects say: patterns, decodings, policies, image plans, columns of folders, notes of packing, listings.
 
 #![no_main]
 
@@ -26,5 +26,6 @@ fuzz_target!(|text: &str| {
         assert_eq!(unit.to_string().parse::<Unit>().expect("its own name"), unit);
     }
     forebay_data::fuzz::folders(text);
+    forebay_data::fuzz::listing(text);
     forebay_data::fuzz::pack_notes(text);
 });

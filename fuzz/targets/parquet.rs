@@ -15,6 +15,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     panics::tell_places();
+    forebay_data::fuzz::footer(bytes);
     let bytes = bytes::Bytes::copy_from_slice(bytes);
     let Ok(file) = File::from_bytes(&bytes, None) else {
         return;

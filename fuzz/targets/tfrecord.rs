@@ -3,8 +3,8 @@
 #![no_main]
 
 use bytes::Bytes;
-use forebay_core::crc32c;
-use forebay_data::format::scan_bytes;
+use forebay_core::{Key, crc32c};
+use forebay_data::format::{Format, scan_bytes};
 use forebay_data::format::tfrecord::{Records, TfRecord, decode};
 use forebay_data::{Kind, Layout, Table};
 use libfuzzer_sys::fuzz_target;
@@ -86,4 +86,5 @@ fuzz_target!(|input: &[u8]| {
     let mut ints = Vec::new();
     let _ = decode::varints(bytes, &mut ints);
     let _ = decode::feature_list(bytes);
+    let _ = TfRecord::default().codec(&Key::parse("a").expect("a name"), bytes);
 });

@@ -14,6 +14,8 @@ mod aside;
 mod discover;
 mod fit;
 mod folder;
+#[cfg(fuzzing)]
+mod fuzz;
 mod group;
 mod index;
 mod layout;
@@ -38,6 +40,8 @@ use tokio::sync::OnceCell;
 pub use discover::{Discovered, discover};
 pub(crate) use discover::{family_of, look_for};
 pub use fit::{Misfit, Mismatch};
+#[cfg(fuzzing)]
+pub(crate) use fuzz::listing as fuzz_listing;
 use group::decoders;
 pub(crate) use group::{ALIGN, GroupRead};
 pub use index::Save;

@@ -10,6 +10,16 @@ pub fn folders(text: &str) {
     crate::format::parquet::fuzz_folders(text);
 }
 
+/// What is found out of a listing: every line is the name of an object.
+pub fn listing(text: &str) {
+    crate::dataset::fuzz_listing(text);
+}
+
+/// The metadata in the footer of a Parquet file.
+pub fn footer(bytes: &[u8]) {
+    crate::format::parquet::fuzz_footer(bytes);
+}
+
 /// What packing notes beside shards: every line is a note or a plan.
 pub fn pack_notes(text: &str) {
     crate::pack::fuzz_notes(text);

@@ -281,7 +281,7 @@ pub(super) async fn list(store: &Arc<dyn Store>) -> Result<Listed> {
 }
 
 /// The format that the names speak of, or that was chosen, with the objects that have it.
-fn by_names(
+pub(super) fn by_names(
     store: &Arc<dyn Store>,
     choice: Option<&FormatSpec>,
     objects: Vec<ObjectMeta>,

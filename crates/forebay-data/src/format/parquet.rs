@@ -30,6 +30,8 @@ pub use footer::{FOOTER_BYTES_MAX, File, RowGroup};
 pub use pages::PAGE_BYTES_MAX;
 pub use partitions::Partitions;
 #[cfg(fuzzing)]
+pub(crate) use footer::fuzz as fuzz_footer;
+#[cfg(fuzzing)]
 pub(crate) use partitions::fuzz as fuzz_folders;
 pub use writer::{ParquetOptions, ParquetWriter};
 

@@ -355,6 +355,14 @@ pub(super) fn find_key_value(footer: &[u8], key: &str) -> Result<Option<Vec<u8>>
     Ok(None)
 }
 
+/// A footer that nothing else has looked at.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(footer: &[u8]) {
+    if let Ok(Some(value)) = find_key_value(footer, "k") {
+        assert!(value.len() < footer.len());
+    }
+}
+
 /// Whether bytes of kind `plain` (from the file alone) can be of kind `known` (from the writer's note).
 fn agrees(known: &Kind, plain: &Kind) -> bool {
     match (known, plain) {
