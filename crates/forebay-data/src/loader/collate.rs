@@ -65,6 +65,8 @@ pub(super) struct Job {
     pub(super) pool: BufPool,
     /// Threads that may work on it.
     pub(super) threads: usize,
+    /// All its samples are one that another batch has lent: what is wrong with that was told there.
+    pub(super) is_lent: bool,
 }
 
 /// A collated batch and the samples it had to do without.
@@ -119,6 +121,7 @@ impl Job {
         let mut lent = None;
         if let (Some(mut job), Some(spare)) = (again, spare) {
             job.picks.fill(spare);
+            job.is_lent = true;
             lent = job.attempt(cpu, clock).await?.0.ok();
         }
         let collated = match lent {
@@ -267,6 +270,9 @@ impl Job {
     }
 
     fn quarantine(&self, place: usize, bad: &BadSample) -> Result<()> {
+        if self.is_lent {
+            return Ok(());
+        }
         let (Some(quarantine), Some(pick)) = (self.record.quarantine(), self.picks.get(place)) else {
             return Ok(());
         };

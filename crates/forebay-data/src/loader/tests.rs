@@ -4,6 +4,7 @@ mod bad;
 mod cached;
 mod decode;
 mod far;
+mod lent;
 mod mixture;
 mod numbers;
 mod resumed;
