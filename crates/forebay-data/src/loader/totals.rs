@@ -81,6 +81,13 @@ impl Totals {
         self.tracer.get_or_init(|| tracer);
     }
 
+    /// The stream begins elsewhere.
+    pub(super) fn go_on(&self) {
+        if let Some(tracer) = self.tracer.get() {
+            tracer.go_on();
+        }
+    }
+
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
