@@ -83,6 +83,7 @@ impl Totals {
 
     /// The stream begins elsewhere.
     pub(super) fn go_on(&self) {
+        self.counts().stalls.go_on();
         if let Some(tracer) = self.tracer.get() {
             tracer.go_on();
         }

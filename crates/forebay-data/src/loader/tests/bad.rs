@@ -90,6 +90,7 @@ async fn what_was_done_before_a_stream_begins_elsewhere_counts() {
         loader.next_batch().await.unwrap().unwrap();
         let report = loader.report();
         assert_eq!((report.samples, report.bad_samples), (8 * turn, 1));
+        assert!(report.stalls.consumer_s <= 0.0, "one batch of each loader");
         loader.end().unwrap();
     }
     let trace = std::fs::read_to_string(folder.path().join("trace.json")).unwrap();
