@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use forebay_core::{Clock, Error, ErrorKind, Result};
 use forebay_io::{AlignedBuf, BufPool, Pages};
+use futures::StreamExt;
 use futures::future::try_join_all;
 use serde::Serialize;
 
@@ -114,16 +115,10 @@ impl Job {
             Ok(collated) => return Ok((collated, begun)),
             Err(NoneWhole(bad)) => bad,
         };
-        let spare = match before {
-            Some(before) => before.await,
-            None => None,
+        let lent = match (again, before) {
+            (Some(job), Some(before)) => job.borrow(before, cpu, clock).await?,
+            _ => None,
         };
-        let mut lent = None;
-        if let (Some(mut job), Some(spare)) = (again, spare) {
-            job.picks.fill(spare);
-            job.is_lent = true;
-            lent = job.attempt(cpu, clock).await?.0.ok();
-        }
         let collated = match lent {
             Some(collated) => Collated { bad, ..collated },
             None => Collated {
@@ -134,6 +129,19 @@ impl Job {
             },
         };
         Ok((collated, begun))
+    }
+
+    /// A batch of nothing but the first of these samples that can be used.
+    async fn borrow(self, mut before: Before, cpu: &Cpu, clock: &Arc<dyn Clock>) -> Result<Option<Collated>> {
+        while let Some(spare) = before.next().await {
+            let mut job = self.clone();
+            job.picks.fill(spare);
+            job.is_lent = true;
+            if let Ok(collated) = job.attempt(cpu, clock).await?.0 {
+                return Ok(Some(collated));
+            }
+        }
+        Ok(None)
     }
 
     async fn attempt(

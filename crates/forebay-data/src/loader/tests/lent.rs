@@ -87,3 +87,18 @@ async fn a_run_that_goes_on_keeps_no_bad_samples_of_the_one_before() {
     );
     assert!(!kept.contains(&4) && !told.contains(&4), "{kept:?} {told:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_goes_on_borrows_what_the_whole_one_did() {
+    let dataset = numbered().await;
+    for done in 4..8 {
+        let folder = tempfile::tempdir().unwrap();
+        let mut loader = resumed(&dataset, done, folder.path()).await;
+        let mut given = Vec::new();
+        while let Some(number) = next(&mut loader).await {
+            given.push(number.unwrap());
+        }
+        let wanted = (done..SAMPLES).map(|number| if BAD.contains(&number) { 3 } else { number });
+        assert_eq!(given, wanted.collect::<Vec<_>>(), "after {done}");
+    }
+}
