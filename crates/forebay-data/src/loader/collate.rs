@@ -53,6 +53,9 @@ pub struct BadSample {
     /// Its bytes are not those that were indexed; else they are, and cannot be used as they were asked for.
     #[serde(skip)]
     pub is_damaged: bool,
+    /// It has no value where its batch has a number, and nobody said what stands for it.
+    #[serde(skip)]
+    pub lacks_number: bool,
 }
 
 /// What to collate.
@@ -274,6 +277,15 @@ impl Job {
             key: pick.block.key(pick.sample).map(str::to_owned),
             reason: reason + more,
             is_damaged,
+            lacks_number: !is_damaged && self.lacks_number(pick),
+        })
+    }
+
+    fn lacks_number(&self, pick: &Pick) -> bool {
+        self.fields.iter().any(|wanted| {
+            let is_number = matches!(&wanted.field.kind, Kind::Array { shape, .. } if shape.is_empty());
+            let has_value = pick.block.field(pick.sample, wanted.source).is_some();
+            is_number && !has_value && wanted.fill_for(pick).is_err()
         })
     }
 
