@@ -7,6 +7,7 @@ mod far;
 mod lent;
 mod mixture;
 mod numbers;
+mod remembered;
 mod resumed;
 mod shared;
 mod tables;
