@@ -5,6 +5,11 @@ pub fn manifest(bytes: &[u8]) {
     crate::manifest::fuzz(bytes);
 }
 
+/// What a filter keeps, as it is between runs.
+pub fn selection(bytes: &[u8]) {
+    crate::loader::fuzz_selection(bytes);
+}
+
 /// Columns that the folders of shards say: every line is the name of one.
 pub fn folders(text: &str) {
     crate::format::parquet::fuzz_folders(text);

@@ -51,6 +51,8 @@ pub use decode::Decode;
 pub use policy::BAD_DEFAULT_MAX;
 pub use record::Record;
 pub use select::Sieve;
+#[cfg(fuzzing)]
+pub(crate) use select::fuzz as fuzz_selection;
 pub use sources::{Sources, order_of};
 pub use stalls::{Blame, StallReport};
 pub use totals::{BadPolicy, Report};

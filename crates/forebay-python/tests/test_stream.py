@@ -470,6 +470,32 @@ def test_the_consumer_has_its_time_but_for_transforms(data: Path) -> None:
             spend(0.01, "consumer")
 
 
+def test_what_lies_before_a_state_that_is_loaded_is_nobodys_time(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = 0.0
+    monkeypatch.setattr("forebay.streaming.perf_counter", lambda: passed)
+
+    def transform(batch: Any) -> Any:
+        nonlocal passed
+        passed += 1000.0
+        return batch
+
+    with forebay.stream(data, batch_size=10, transform=transform) as stream:
+        for turn in range(1, 4):
+            next(stream)
+            # Waited for by nobody, and no part of what the threads in Rust take for the consumer's.
+            assert stream._transform_s_before == 0
+            before = json.loads(stream._native.report())["stalls"]["consumer_s"]
+            assert before == 0
+            stream.load_state_dict(stream.state_dict())
+            assert stream.report()["stalls"]["transform_s"] == 1000 * turn
+        next(stream)
+        next(stream)
+        assert stream._transform_s_before == 1000
+        assert json.loads(stream._native.report())["stalls"]["consumer_s"] > 0
+
+
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_ranks_share_every_epoch(data: Path, world: int) -> None:
     epochs: list[list[str]] = [[], []]

@@ -34,7 +34,7 @@ pub fn note_filtered(bytes: u64, world: u32) -> Option<String> {
     let ranks = over_all_ranks(bytes, world);
     let bytes = ByteSize(bytes);
     Some(format!(
-        "the filter reads about {bytes} at every start, to find the samples it keeps{ranks}; `forebay pack --filter` makes a data set of them, once"
+        "the filter reads about {bytes} at every start without a state folder that remembers which samples it keeps{ranks}; `forebay pack --filter` makes a data set of them, once"
     ))
 }
 

@@ -186,6 +186,7 @@ impl Assembler {
             record: self.means.record.clone(),
             pool: self.means.pool.clone(),
             threads: self.means.cpu.threads(),
+            is_lent: false,
         };
         let (cpu, clock, mark) = (
             self.means.cpu.clone(),

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use forebay_core::{Clock, Error, ErrorKind, Result};
 use forebay_io::{AlignedBuf, BufPool, Pages};
+use futures::StreamExt;
 use futures::future::try_join_all;
 use serde::Serialize;
 
@@ -52,6 +53,9 @@ pub struct BadSample {
     /// Its bytes are not those that were indexed; else they are, and cannot be used as they were asked for.
     #[serde(skip)]
     pub is_damaged: bool,
+    /// It has no value where its batch has a number, and nobody said what stands for it.
+    #[serde(skip)]
+    pub lacks_number: bool,
 }
 
 /// What to collate.
@@ -65,6 +69,8 @@ pub(super) struct Job {
     pub(super) pool: BufPool,
     /// Threads that may work on it.
     pub(super) threads: usize,
+    /// All its samples are one that another batch has lent: what is wrong with that was told there.
+    pub(super) is_lent: bool,
 }
 
 /// A collated batch and the samples it had to do without.
@@ -112,15 +118,10 @@ impl Job {
             Ok(collated) => return Ok((collated, begun)),
             Err(NoneWhole(bad)) => bad,
         };
-        let spare = match before {
-            Some(before) => before.await,
-            None => None,
+        let lent = match (again, before) {
+            (Some(job), Some(before)) => job.borrow(before, cpu, clock).await?,
+            _ => None,
         };
-        let mut lent = None;
-        if let (Some(mut job), Some(spare)) = (again, spare) {
-            job.picks.fill(spare);
-            lent = job.attempt(cpu, clock).await?.0.ok();
-        }
         let collated = match lent {
             Some(collated) => Collated { bad, ..collated },
             None => Collated {
@@ -131,6 +132,19 @@ impl Job {
             },
         };
         Ok((collated, begun))
+    }
+
+    /// A batch of nothing but the first of these samples that can be used.
+    async fn borrow(self, mut before: Before, cpu: &Cpu, clock: &Arc<dyn Clock>) -> Result<Option<Collated>> {
+        while let Some(spare) = before.next().await {
+            let mut job = self.clone();
+            job.picks.fill(spare);
+            job.is_lent = true;
+            if let Ok(collated) = job.attempt(cpu, clock).await?.0 {
+                return Ok(Some(collated));
+            }
+        }
+        Ok(None)
     }
 
     async fn attempt(
@@ -263,10 +277,22 @@ impl Job {
             key: pick.block.key(pick.sample).map(str::to_owned),
             reason: reason + more,
             is_damaged,
+            lacks_number: !is_damaged && self.lacks_number(pick),
+        })
+    }
+
+    fn lacks_number(&self, pick: &Pick) -> bool {
+        self.fields.iter().any(|wanted| {
+            let is_number = matches!(&wanted.field.kind, Kind::Array { shape, .. } if shape.is_empty());
+            let has_value = pick.block.field(pick.sample, wanted.source).is_some();
+            is_number && !has_value && wanted.fill_for(pick).is_err()
         })
     }
 
     fn quarantine(&self, place: usize, bad: &BadSample) -> Result<()> {
+        if self.is_lent {
+            return Ok(());
+        }
         let (Some(quarantine), Some(pick)) = (self.record.quarantine(), self.picks.get(place)) else {
             return Ok(());
         };

@@ -39,10 +39,11 @@ impl Record {
         }))
     }
 
-    /// Make the files that are written while it goes on, where no loader has made them.
+    /// A loader begins: make the files that are written while it goes on, where none before it has made them.
     pub(super) fn begin(&self, spec: &StreamSpec) -> Result<()> {
         let mut has_begun = self.0.has_begun.lock().unwrap_or_else(PoisonError::into_inner);
         if *has_begun {
+            self.0.totals.go_on();
             return Ok(());
         }
         let quarantine = Quarantine::of(spec)?;

@@ -9,9 +9,12 @@
 //! Pieces are read and compared side by side and put together in order, so memory is that of a few pieces and of one bit per sample. Samples of other
 //! formats than Parquet are read whole, because their checksum is one of the whole; where a filter looks at nothing but keys, nothing is read.
 //!
+//! What was found is remembered in the state folder (`remembered.rs`): the next start with the same filter over the same data set reads no samples for it.
+//!
 //! A damaged sample cannot be judged. It is kept: whoever streams it meets the damage, and the policy for bad samples.
 
 mod cost;
+mod remembered;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,6 +22,10 @@ use std::sync::Arc;
 use forebay_core::{ByteSize, Error, ErrorKind, Ledger, Result};
 use forebay_io::{BufPool, PoolConfig};
 use futures::stream::{self, StreamExt, TryStreamExt};
+
+#[cfg(fuzzing)]
+pub(crate) use remembered::fuzz;
+use remembered::{Remembered, WORTH_BYTES_MIN};
 
 use super::cpu::Cpu;
 use super::feed::Room;
@@ -50,10 +57,21 @@ impl Dataset {
     /// that is compressed as a whole is one piece.
     pub async fn sieve(&self, filter: &Filter, threads: usize, memory_bytes_max: u64) -> Result<Sieve> {
         let judge = Judge::new(self, filter, threads, memory_bytes_max).await?;
+        let remembered = Remembered::new(self, filter);
+        let known = match &remembered {
+            Some(remembered) => remembered.load(self.shards()).await,
+            None => None,
+        };
+        let bytes_about = match known {
+            Some(_) => 0,
+            None => judge.bytes_about().await?,
+        };
         Ok(Sieve {
-            bytes_about: judge.bytes_about().await?,
             judge: Arc::new(judge),
             threads,
+            bytes_about,
+            remembered,
+            known,
         })
     }
 
@@ -76,10 +94,15 @@ pub struct Sieve {
     judge: Arc<Judge>,
     threads: usize,
     bytes_about: u64,
+    /// Where what it keeps is for the next start.
+    remembered: Option<Remembered>,
+    /// What it keeps, where an earlier start has found that out.
+    known: Option<Vec<Selection>>,
 }
 
 impl Sieve {
-    /// About how many bytes [`keep`](Self::keep) reads, of shards that are compressed as a whole as they are stored.
+    /// About how many bytes [`keep`](Self::keep) reads, of shards that are compressed as a whole as they are stored: none where an earlier start has found out what is
+    /// kept.
     pub fn bytes_about(&self) -> u64 {
         self.bytes_about
     }
@@ -88,6 +111,9 @@ impl Sieve {
     pub async fn keep(self, progress: &Arc<dyn Progress>) -> Result<Dataset> {
         let judge = self.judge;
         let dataset = &judge.dataset;
+        if let Some(known) = self.known {
+            return Ok(dataset.with_selection(known, Ledger::default()));
+        }
         let bytes = dataset.shards().iter().map(|shard| shard.stored_bytes).sum();
         progress.planned(dataset.shards().len() as u64, bytes);
         let looking = Arc::clone(&judge);
@@ -108,12 +134,20 @@ impl Sieve {
                 .try_buffered(self.threads.max(1))
         );
         let (mut gathered, mut ledger) = (Gathered::new(dataset, progress), Ledger::default());
+        let mut is_whole = true;
         while let Some(judged) = judged.try_next().await? {
             ledger.merge(&judged.ledger);
+            is_whole &= judged.is_whole;
             gathered.add(&judged);
         }
-        let kept = dataset.with_selection(gathered.finish(), ledger);
+        let selections = gathered.finish();
         let unmet = judge.filter.note_unmet();
+        // What is noted is noted at every start, and what is damaged may be mended.
+        let is_final = is_whole && unmet.is_none() && ledger.bytes() >= WORTH_BYTES_MIN;
+        if let Some(remembered) = self.remembered.filter(|_| is_final) {
+            remembered.save(&selections).await;
+        }
+        let kept = dataset.with_selection(selections, ledger);
         if kept.samples_kept() == 0 {
             let message = format!("the filter keeps none of {} samples", dataset.samples_kept());
             let error = Error::new(ErrorKind::InvalidInput, "filter", message).with_field("filter");
@@ -142,6 +176,8 @@ struct Judged {
     piece: Piece,
     /// A bit for each sample that is kept, from the word on that has the piece's first.
     words: Vec<u64>,
+    /// No sample of it is damaged.
+    is_whole: bool,
     ledger: Ledger,
 }
 
@@ -236,14 +272,14 @@ impl Judge {
         let samples = piece.samples.clone();
         let is_allowed = move |index: u64| allowed.as_ref().is_none_or(|allowed| allowed.contains(index));
         let table = self.dataset.table(piece.shard).await?;
-        let (words, ledger) = match &table.layout {
+        let (words, is_whole, ledger) = match &table.layout {
             Layout::Samples(_) if self.reader.fields.is_empty() => {
                 let judge = move || {
                     bits(&samples, |index| {
                         is_allowed(index) && filter.keeps(&|_| key_of(&table, index))
                     })
                 };
-                (self.cpu.run(judge).await?, Ledger::default())
+                (self.cpu.run(judge).await?, true, Ledger::default())
             }
             _ => {
                 let block = BlockRef {
@@ -259,19 +295,29 @@ impl Judge {
                 let mut loaded = self.reader.load(block, hold, Share::own(Some(room))).await?;
                 let ledger = std::mem::take(&mut loaded.ledger);
                 let judge = move || {
-                    bits(&samples, |index| {
+                    let mut is_whole = true;
+                    let words = bits(&samples, |index| {
                         let sample = (index - samples.start) as u32;
                         let value = |column: usize| match key {
                             Some(key) if key == column => loaded.key(sample).map(str::as_bytes),
                             _ => loaded.field(sample, column),
                         };
-                        is_allowed(index) && (loaded.why_bad(sample).is_some() || filter.keeps(&value))
-                    })
+                        let is_bad = loaded.why_bad(sample).is_some();
+                        is_whole &= !is_bad;
+                        is_allowed(index) && (is_bad || filter.keeps(&value))
+                    });
+                    (words, is_whole)
                 };
-                (self.cpu.run(judge).await?, ledger)
+                let (words, is_whole) = self.cpu.run(judge).await?;
+                (words, is_whole, ledger)
             }
         };
-        Ok(Judged { piece, words, ledger })
+        Ok(Judged {
+            piece,
+            words,
+            is_whole,
+            ledger,
+        })
     }
 }
 

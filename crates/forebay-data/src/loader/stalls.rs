@@ -99,6 +99,11 @@ impl Default for Stalls {
 }
 
 impl Stalls {
+    /// The stream begins elsewhere: until its first batch is asked for, nothing was streamed.
+    pub(super) fn go_on(&mut self) {
+        self.left = None;
+    }
+
     /// The consumer asked for a batch at `from` and had it at `to`.
     pub(super) fn waited(&mut self, from: Duration, to: Duration, stations: &Stations) {
         let wait = to.saturating_sub(from);
@@ -228,6 +233,18 @@ mod tests {
         assert!((report.waited_s - 0.052).abs() < 1e-9 && (report.consumer_s - 0.1).abs() < 1e-9);
         assert!((report.waited_share - 0.052 / 0.152).abs() < 1e-9);
         assert_eq!(report.batches, 2);
+    }
+
+    #[test]
+    fn the_time_in_which_nothing_was_streamed_is_nobodys() {
+        let mut stalls = Stalls::default();
+        stalls.waited(ms(0), ms(10), &Stations::default());
+        stalls.go_on();
+        stalls.waited(ms(5000), ms(5010), &Stations::default());
+        stalls.waited(ms(5110), ms(5110), &Stations::default());
+        let report = stalls.report();
+        assert!((report.consumer_s - 0.1).abs() < 1e-9, "{report:?}");
+        assert!((report.waited_share - 0.02 / 0.12).abs() < 1e-9, "{report:?}");
     }
 
     #[test]

@@ -81,6 +81,14 @@ impl Totals {
         self.tracer.get_or_init(|| tracer);
     }
 
+    /// The stream begins elsewhere.
+    pub(super) fn go_on(&self) {
+        self.counts().stalls.go_on();
+        if let Some(tracer) = self.tracer.get() {
+            tracer.go_on();
+        }
+    }
+
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -197,15 +205,17 @@ fn refuse(last: &BadSample, seen: u64, policy: &BadPolicy, shard: &str) -> Error
     }
     Error::new(ErrorKind::Corrupt, "stream", message)
         .at(shard)
-        .with_hint(hint_for(last.is_damaged))
+        .with_hint(hint_for(last))
 }
 
 /// What to do about bad samples. That the shard is not damaged is nothing to look for.
-pub(super) fn hint_for(is_damaged: bool) -> &'static str {
-    if is_damaged {
+fn hint_for(bad: &BadSample) -> &'static str {
+    if bad.is_damaged {
         "forebay verify names every damage; bad=\"skip:N\" (--bad skip:N) goes on without up to N bad samples"
-    } else {
+    } else if bad.lacks_number {
         "the sample is as it was written; bad=\"skip:N\" (--bad skip:N) goes on without up to N such samples; where a number is missing, decode={\"x\": \"int:-1\"} (--decode x=int:-1) says what stands for it"
+    } else {
+        "the sample is as it was written; bad=\"skip:N\" (--bad skip:N) goes on without up to N such samples"
     }
 }
 

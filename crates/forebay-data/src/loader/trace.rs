@@ -44,8 +44,10 @@ pub(super) struct Tracer {
 struct Out {
     file: BufWriter<File>,
     events: u64,
-    /// The list ends here, unless more comes: a stream that was at its end can begin elsewhere.
+    /// The list ends here, unless more comes.
     is_closed: bool,
+    /// Nothing more is to come: the stream is at its end, and whoever asked was told that all of the trace is there. What is still being read ahead is no part of it.
+    is_over: bool,
     failure: Option<std::io::Error>,
 }
 
@@ -90,6 +92,7 @@ impl Tracer {
                 file: BufWriter::new(file),
                 events: 0,
                 is_closed: false,
+                is_over: false,
                 failure: None,
             }),
         };
@@ -156,15 +159,21 @@ impl Tracer {
 
     fn write(&self, event: &Value) {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        if out.events >= EVENTS_MAX || out.failure.is_some() {
+        if out.is_over || out.events >= EVENTS_MAX || out.failure.is_some() {
             return;
         }
         out.failure = out.put(event).err();
     }
 
-    /// Close the list, and tell whether all of it could be written.
+    /// The stream begins elsewhere: more comes, also where it was at its end.
+    pub(super) fn go_on(&self) {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner).is_over = false;
+    }
+
+    /// Close the list, and tell whether all of it could be written. Nothing comes after that, unless the stream goes on.
     pub(super) fn finish(&self) -> Result<()> {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        out.is_over = true;
         let closed = out.close();
         match out.failure.take().or(closed.err()) {
             Some(error) => {
@@ -263,6 +272,27 @@ mod tests {
             "trace.json",
         ];
         assert_eq!(told, expected.map(|name| (name.to_owned(), whole)));
+    }
+
+    #[test]
+    fn nothing_comes_after_the_end_unless_the_stream_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("trace.json");
+        let tracer = Tracer::create(&path, &order(0, 1)).unwrap();
+        let begun = ROWS.len() + 1;
+        let block = || tracer.block(0, 0, 1, &super::super::read::Times::default());
+        block();
+        tracer.finish().unwrap();
+        assert_eq!(events(&path), begun + 2);
+        // A block that was still on its way.
+        block();
+        tracer.finish().unwrap();
+        assert_eq!(events(&path), begun + 2);
+        tracer.go_on();
+        assert_eq!(events(&path), begun + 2, "whole until there is more");
+        block();
+        tracer.finish().unwrap();
+        assert_eq!(events(&path), begun + 4);
     }
 
     #[test]

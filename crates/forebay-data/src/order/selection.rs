@@ -10,6 +10,11 @@ use super::{Cut, ShardSize, invalid};
 /// Words of a bitmap between two counts.
 const WORDS_PER_COUNT: usize = 8;
 
+/// What a selection is in a file.
+const KIND_ALL: u32 = 0;
+const KIND_LIST: u32 = 1;
+const KIND_BITS: u32 = 2;
+
 /// Which samples of a shard are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
@@ -92,6 +97,50 @@ impl Selection {
             return Self { samples, kept };
         }
         bits
+    }
+
+    /// Append its bytes, as `docs/formats/selections.md` has them.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let (kind, items) = match &self.kept {
+            Kept::All => (KIND_ALL, 0),
+            Kept::List(numbers) => (KIND_LIST, numbers.len()),
+            Kept::Bits { words, .. } => (KIND_BITS, words.len()),
+        };
+        out.extend(kind.to_le_bytes());
+        // A shard has at most `u32::MAX` samples.
+        out.extend((items as u32).to_le_bytes());
+        match &self.kept {
+            Kept::All => {}
+            Kept::List(numbers) => out.extend(numbers.iter().flat_map(|number| number.to_le_bytes())),
+            Kept::Bits { words, .. } => out.extend(words.iter().flat_map(|word| word.to_le_bytes())),
+        }
+    }
+
+    /// The selection of `samples` at the front of `bytes`, which lose it; nothing where they hold none.
+    pub(crate) fn decode(samples: u64, bytes: &mut &[u8]) -> Option<Self> {
+        let mut number = || Some(u32::from_le_bytes(bytes.split_off(..4)?.try_into().ok()?));
+        let (kind, items) = (number()?, number()? as usize);
+        match kind {
+            KIND_ALL if items == 0 => Some(Self::all(samples)),
+            KIND_LIST => {
+                let list = bytes.split_off(..items.checked_mul(4)?)?;
+                let numbers = list
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|number| u32::from_le_bytes(*number));
+                Self::from_sorted(samples, numbers.collect()).ok()
+            }
+            KIND_BITS if items as u64 == samples.div_ceil(64) => {
+                let bits = bytes.split_off(..items.checked_mul(8)?)?;
+                let words = bits.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+                let words: Vec<u64> = words.collect();
+                let behind = words.last().filter(|_| !samples.is_multiple_of(64));
+                let ends = behind.is_none_or(|last| last >> (samples % 64) == 0);
+                ends.then(|| Self::from_words(samples, words))
+            }
+            _ => None,
+        }
     }
 
     /// Samples that are kept.

@@ -135,8 +135,10 @@ class Stream(Iterator[Batch]):
         self.index = -1
         self._given = 0
         # Seconds in `transform`. When the last batch was taken, which may come again: how
-        # many were given before it, and the seconds until then.
+        # many were given before it, and the seconds until then that the threads in Rust have seen.
         self._transform_s = self._transform_s_before = 0.0
+        # What they have not: after the last batch before each `load_state_dict`.
+        self._transform_s_unseen = 0.0
         self._given_before: int | None = None
         # Whether a batch is being made.
         self._is_busy = False
@@ -243,7 +245,8 @@ class Stream(Iterator[Batch]):
         if native is None:
             return None
         if self._given != self._given_before:
-            self._given_before, self._transform_s_before = self._given, self._transform_s
+            self._given_before = self._given
+            self._transform_s_before = self._transform_s - self._transform_s_unseen
         batch = self._batch(native)
         return batch.index, batch if self._transform is None else self._transformed(batch)
 
@@ -292,6 +295,7 @@ class Stream(Iterator[Batch]):
             raise InvalidInputError(f"a state is a dict as state_dict() gives it: {error}") from error
         _alone(self._native.restart, text, self._given)
         self._given_before = None
+        self._transform_s_unseen = self._transform_s - self._transform_s_before
         self._batches = self._native.batches
 
     def report(self) -> dict[str, Any]:

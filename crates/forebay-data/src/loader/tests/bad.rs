@@ -90,6 +90,7 @@ async fn what_was_done_before_a_stream_begins_elsewhere_counts() {
         loader.next_batch().await.unwrap().unwrap();
         let report = loader.report();
         assert_eq!((report.samples, report.bad_samples), (8 * turn, 1));
+        assert!(report.stalls.consumer_s <= 0.0, "one batch of each loader");
         loader.end().unwrap();
     }
     let trace = std::fs::read_to_string(folder.path().join("trace.json")).unwrap();
@@ -143,6 +144,34 @@ async fn a_stream_that_is_refused_leaves_the_trace_of_the_last_one() {
     Loader::new(dataset, &spec).unwrap().end().unwrap();
     assert_ne!(std::fs::read(&trace).unwrap(), b"before");
     assert!(kept.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn advice_for_missing_numbers_is_given_where_one_is_missing() {
+    // The second has two numbers, the place one.
+    let (one, two) = (1u64.to_le_bytes(), [2; 16]);
+    let undecodable = lists(Dtype::Int64, &[&one, &two]).await;
+    let mut spec = in_order(1, BadPolicy::Stop);
+    let (lacking, _) = numbered_only(&[48]).await;
+    for (dataset, decode, is_advised) in [
+        (undecodable, vec![("ids".to_owned(), "array:int64")], false),
+        (lacking.clone(), vec![("more".to_owned(), "int")], true),
+        (lacking.clone(), vec![("more".to_owned(), "array:int64")], true),
+        (lacking.clone(), vec![("more".to_owned(), "array:int64:2")], false),
+        (lacking, vec![("more".to_owned(), "image:crop:8")], false),
+    ] {
+        let decode = decode.into_iter().map(|(name, how)| (name, how.parse().unwrap()));
+        spec.decode = decode.collect();
+        let mut loader = Loader::new(dataset, &spec).unwrap();
+        let error = loop {
+            if let Err(error) = loader.next_batch().await.unwrap() {
+                break error;
+            }
+        };
+        let hint = error.hint().unwrap();
+        assert_eq!(hint.contains("int:-1"), is_advised, "{error}: {hint}");
+        assert!(hint.contains("the sample is as it was written"), "{hint}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

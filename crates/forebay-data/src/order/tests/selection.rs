@@ -15,6 +15,16 @@ proptest! {
         let made = Selection::from_fn(samples, |index| kept[index as usize]).unwrap();
         let sorted = Selection::from_sorted(samples, list.clone()).unwrap();
         prop_assert_eq!(made.fingerprint(), sorted.fingerprint());
+        let mut bytes = Vec::new();
+        made.encode(&mut bytes);
+        bytes.push(7);
+        let mut rest = &bytes[..];
+        let decoded = Selection::decode(samples, &mut rest);
+        prop_assert_eq!(decoded.as_ref(), Some(&made));
+        prop_assert_eq!(rest, &[7]);
+        for len in 0..bytes.len() - 1 {
+            prop_assert_eq!(Selection::decode(samples, &mut &bytes[..len]), None);
+        }
         for selection in [made, sorted] {
             prop_assert_eq!(selection.count(), list.len() as u64);
             let got: Vec<u32> = (0..).map_while(|ordinal| selection.get(ordinal)).map(|number| number as u32).collect();
@@ -54,6 +64,33 @@ fn lists_must_grow_and_stay_within() {
     assert!(Selection::from_sorted(1 << 40, vec![]).is_err());
     assert!(Selection::from_fn(1 << 40, |_| true).is_err());
     assert_eq!(Selection::from_sorted(10, vec![9]).unwrap().get(0), Some(9));
+}
+
+#[test]
+fn bytes_that_are_no_selection_are_told() {
+    let bytes = |kind: u32, items: &[u64]| {
+        let head = [kind, items.len() as u32].map(u32::to_le_bytes).concat();
+        [head, items.iter().flat_map(|item| item.to_le_bytes()).collect()].concat()
+    };
+    let decode = |samples, bytes: &[u8]| Selection::decode(samples, &mut &bytes[..]);
+    assert_eq!(decode(65, &bytes(2, &[5, 1])).unwrap().count(), 3);
+    assert_eq!(
+        decode(65, &bytes(2, &[5, 2])),
+        None,
+        "a bit behind the last sample"
+    );
+    assert_eq!(decode(65, &bytes(2, &[5])), None);
+    assert_eq!(decode(64, &bytes(2, &[5, 1])), None);
+    assert_eq!(decode(64, &bytes(0, &[5])), None);
+    assert_eq!(decode(64, &bytes(3, &[])), None);
+    // Two numbers, of which the second is no larger.
+    assert_eq!(decode(64, &[1u32, 2, 4, 4].map(u32::to_le_bytes).concat()), None);
+    assert_eq!(decode(64, &[1u32, 2, 4, 64].map(u32::to_le_bytes).concat()), None);
+    assert!(decode(64, &[1u32, 2, 4, 63].map(u32::to_le_bytes).concat()).is_some());
+    assert_eq!(
+        decode(64, &[1u32, u32::MAX, 4, 63].map(u32::to_le_bytes).concat()),
+        None
+    );
 }
 
 #[test]
