@@ -68,7 +68,7 @@ pub(crate) struct SettingArgs {
     /// Configuration file instead of the user's own
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Folder for small state: store probes, transfers in progress
+    /// Folder for small state: store probes, transfers in progress, what filters keep
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) state_dir: Option<OsString>,
     /// Keep what is read from remote stores (by `stream`, from file systems too) on a local disk, such as /nvme/cache:200GiB

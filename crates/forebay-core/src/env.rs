@@ -51,7 +51,7 @@ env_vars! {
     ALL;
     /// Path of the command line's configuration file (default: `forebay/config.toml` in the user's configuration folder).
     CONFIG = "FOREBAY_CONFIG";
-    /// Folder for small state: store probes, transfers in progress (default: `forebay` in the user's cache folder).
+    /// Folder for small state: store probes, transfers in progress, what filters keep (default: `forebay` in the user's cache folder).
     STATE_DIR = "FOREBAY_STATE_DIR";
     /// Wrapping key of sealed checkpoints: 64 hex digits. Read where a key is asked for as `env`, and never shown.
     KEY = "FOREBAY_KEY";

@@ -54,7 +54,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         kind: Kind::Path,
         env: Some(env::STATE_DIR),
         flag: Some(("--state-dir", |args| args.state_dir.as_ref())),
-        doc: "Folder for small state: store probes, transfers in progress. Default: `forebay` in the user's cache folder.",
+        doc: "Folder for small state: store probes, transfers in progress, what filters keep. Default: `forebay` in the user's cache folder.",
         default: |_| Value::Unset,
     },
     Setting {
