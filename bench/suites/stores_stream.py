@@ -25,6 +25,11 @@ SHARDS_MIN = 8
 OBJECT_BYTES = 64 * MIB
 """Of `forebay bench store`: longer shards are read in pieces of that size."""
 
+BLOCK_BYTES = 2 * MIB
+"""Of a shuffled stream, by default."""
+LONG_BLOCKS = {"block_bytes": 8 * MIB, "lanes": 16}
+"""In the same memory, a window of two blocks for each lane."""
+
 PLAIN = "Forebay, GET alone"
 LOCAL = "Forebay, Rust, local folder"
 
@@ -84,9 +89,16 @@ def first_epoch(server, sets, served, disk):
     }
     note = "whole shards, as `forebay bench store` reads; every byte checked"
     listed = [Worker(PLAIN, [tools.FOREBAY_BENCH, "get", json.dumps(get)], note, env=server.env)]
+    # What the server makes of requests as long as a shuffled stream's blocks are.
+    short = json.dumps(get | {"range_bytes": BLOCK_BYTES, "in_flight": IN_FLIGHT * RANGE_BYTES // BLOCK_BYTES})
+    note = "the same in ranges of 2 MiB, as long as blocks of a stream are"
+    listed.append(
+        Worker(f"{PLAIN}, 2 MiB", [tools.FOREBAY_BENCH, "get", short], note, env=server.env)
+    )
     url = f"s3://{servers.BUCKET}/"
     listed += stream(server, sets, "Forebay, Rust", url)
     listed += stream(server, sets, "Forebay, Python", url)
+    listed += stream(server, sets, "Forebay, Rust, blocks of 8 MiB", url, **LONG_BLOCKS)
     filling = {"cache": str(disk / "cache-filling"), "fill": 1}
     listed += stream(server, sets, "Forebay, Rust, filling a cache", url, **filling)
     return listed
