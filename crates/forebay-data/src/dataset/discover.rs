@@ -10,7 +10,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use super::aside::{Aside, FORMER_MANIFEST_NAME, is_aside, is_hidden, note_former};
 use super::layout::{beside, with_layout};
 use super::listed::by_index;
-use super::logged;
+use super::logged::{self, LoggedTable};
 use super::place::nothing_at;
 use super::registry::{self, PARTITIONS, PETASTORM, ShardStore};
 use super::splits;
@@ -172,9 +172,14 @@ pub(crate) async fn look_for(
     choice: Option<&FormatSpec>,
     only: Option<&[Key]>,
 ) -> Result<Discovered> {
-    let Listed { objects, has_former } = match only {
+    let Listed {
+        objects,
+        hudi,
+        has_former,
+    } = match only {
         Some(keys) => Listed {
             objects: heads(store, keys).await?,
+            hudi: BTreeSet::new(),
             has_former: false,
         },
         None => list(store).await?,
@@ -183,7 +188,7 @@ pub(crate) async fn look_for(
     let is_parquet = |meta: &ObjectMeta| families(are_named)(&meta.key) == Some(Family::Parquet);
     let has_parquet = !is_chosen && objects.iter().any(is_parquet);
     let logs = if has_parquet && !are_named {
-        logged::tables(&objects)
+        logged::tables(&objects, hudi)
     } else {
         BTreeSet::new()
     };
@@ -202,7 +207,7 @@ pub(crate) async fn look_for(
     }
     let is_parquet = Family::Parquet.is_of(&found.spec.name);
     if is_parquet && !are_named && !is_chosen {
-        logged::refuse(store, &logs, &found.shards).await?;
+        logged::refuse(store.location(), &logs, &found.shards)?;
     }
     let aside = aside.filter(|_| is_parquet || !is_chosen);
     found.notes.extend(aside.map(|aside| aside.note()));
@@ -236,20 +241,24 @@ async fn heads(store: &Arc<dyn Store>, keys: &[Key]) -> Result<Vec<ObjectMeta>> 
 pub(super) struct Listed {
     /// Every object but our own and hidden ones, sorted by key.
     pub(super) objects: Vec<ObjectMeta>,
+    /// Tables that hidden ones among them tell of.
+    hudi: BTreeSet<LoggedTable>,
     /// There is a manifest under its former name.
     has_former: bool,
 }
 
 /// List all of a store.
 pub(super) async fn list(store: &Arc<dyn Store>) -> Result<Listed> {
-    let (mut objects, mut has_former) = (Vec::new(), false);
+    let (mut objects, mut hudi, mut has_former) = (Vec::new(), BTreeSet::new(), false);
     let mut rows = store.list(&Key::ROOT, ListOptions { recursive: true });
     while let Some(row) = rows.next().await {
         match row {
             Ok(Entry::Object(meta)) => {
                 has_former |= meta.key.as_str() == FORMER_MANIFEST_NAME;
                 let is_ours = matches!(meta.key.as_str(), MANIFEST_NAME | SUMS_NAME) || is_former(&meta.key);
-                if !is_ours && !is_hidden(&meta.key) {
+                if is_hidden(&meta.key) {
+                    hudi.extend(logged::hudi_of(&meta.key));
+                } else if !is_ours {
                     objects.push(meta);
                 }
             }
@@ -257,14 +266,18 @@ pub(super) async fn list(store: &Arc<dyn Store>) -> Result<Listed> {
             Err(error) if is_special_file(&error) => {}
             Err(error) => return Err(error),
         }
-        if objects.len() > OBJECTS_MAX {
+        if objects.len() + hudi.len() > OBJECTS_MAX {
             let message = format!("more than {OBJECTS_MAX} objects");
             return Err(Error::new(ErrorKind::LimitExceeded, "open data set", message)
                 .at(store.location())
                 .with_hint("name a part of them, or pack small files into shards: forebay pack"));
         }
     }
-    Ok(Listed { objects, has_former })
+    Ok(Listed {
+        objects,
+        hudi,
+        has_former,
+    })
 }
 
 /// The format that the names speak of, or that was chosen, with the objects that have it.
