@@ -62,21 +62,35 @@ impl Aside {
         )
     }
 
-    /// The error where nothing else is there to be read.
-    pub(super) fn refuse(&self, location: &Location) -> Error {
+    /// The error where there is no other Parquet file among so many objects that could be read instead.
+    pub(super) fn refuse(&self, objects: usize, is_parquet: bool, location: &Location) -> Error {
+        let (kind, rest) = match (objects == self.count, is_parquet) {
+            (true, _) => (ErrorKind::NotFound, "there is nothing else".to_owned()),
+            (false, true) => (ErrorKind::NotFound, "there is no other Parquet file".to_owned()),
+            // Which of the two is the data, and which lies beside it, nothing tells.
+            (false, false) => {
+                let rest = format!("they are at least half of the {objects} objects here");
+                (ErrorKind::InvalidInput, rest)
+            }
+        };
         let message = format!(
-            "{} passed over by a listing, as Spark and pyarrow do it with names that begin with '_', and there is nothing else",
+            "{} passed over by a listing, as Spark and pyarrow do it with names that begin with '_', and {rest}",
             match self.count {
                 1 => format!("{} is", self.what()),
                 _ => format!("{} are", self.what()),
             }
         );
-        let error = Error::new(ErrorKind::NotFound, "open data set", message);
+        let error = Error::new(kind, "open data set", message);
         let hint = match self.folder() {
-            Some(folder) => format!("name their folder, {}, or the files", location.join(&folder)),
-            None => "name the files".to_owned(),
+            Some(folder) => format!(
+                "to read their rows, name their folder, {}, or the files",
+                location.join(&folder)
+            ),
+            None => "to read their rows, name the files".to_owned(),
         };
-        error.with_hint(format!("{hint}; --format files takes them for plain files"))
+        error.with_hint(format!(
+            "{hint}; --format files takes all that lies here for plain files"
+        ))
     }
 
     fn what(&self) -> String {

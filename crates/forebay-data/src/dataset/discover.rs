@@ -297,7 +297,7 @@ fn by_names(
             if name == registry::FILES {
                 refuse_packed(&objects)?;
                 if let Some(aside) = aside.filter(|aside| aside.is_most_of(objects.len())) {
-                    return Err(aside.refuse(store.location()));
+                    return Err(aside.refuse(objects.len(), false, store.location()));
                 }
             }
             FormatSpec::new(name)
@@ -314,7 +314,7 @@ fn by_names(
         });
     }
     let is_shard = |meta: &ObjectMeta| family_of(&meta.key).is_some_and(|family| family.is_of(&spec.name));
-    let mut notes = Vec::new();
+    let (mut notes, listed) = (Vec::new(), objects.len());
     // Whoever names objects and a format knows better than names do.
     let shards = if are_named && choice.is_some() {
         objects
@@ -327,7 +327,7 @@ fn by_names(
     };
     let aside = aside.filter(|_| Family::Parquet.is_of(&spec.name) && shards.is_empty());
     if let Some(aside) = aside {
-        return Err(aside.refuse(store.location()));
+        return Err(aside.refuse(listed, true, store.location()));
     }
     notes.extend(splits::told(&shards).filter(|_| !are_named));
     let (spec, uneven) = with_partitions(spec, &shards)?;

@@ -77,6 +77,39 @@ async fn files_that_are_all_left_out_are_refused_with_advice() {
             assert!(told.contains(word), "no {word:?} in {told}");
         }
     }
+    // Nothing else is only said where there is nothing else.
+    let alone = of(&["_train/0.parquet", "_train/1.parquet"]).await;
+    let names: Vec<String> = (0..5)
+        .flat_map(|number| [format!("{number}.h5"), format!("_meta/part-{number}.parquet")])
+        .collect();
+    let beside = of(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    for (store, format, kind, words) in [
+        (&alone, None, ErrorKind::NotFound, "nothing else"),
+        (&alone, Some("parquet"), ErrorKind::NotFound, "nothing else"),
+        (
+            &beside,
+            None,
+            ErrorKind::InvalidInput,
+            "at least half of the 10 objects",
+        ),
+        (
+            &beside,
+            Some("parquet"),
+            ErrorKind::NotFound,
+            "no other Parquet file",
+        ),
+    ] {
+        let error = found(store, format, None).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.message().contains(words), "no {words:?} in {error}");
+        let hint = error.hint().unwrap_or_default();
+        assert!(
+            hint.contains("name their folder") && hint.contains("--format files"),
+            "{hint}"
+        );
+    }
+    let (format, shards, _) = found(&beside, Some(FILES), None).await.unwrap();
+    assert_eq!((format.as_str(), shards.len()), (FILES, 1));
     // Whoever asks for plain files has them.
     let (format, ..) = found(&store, Some(FILES), None).await.unwrap();
     assert_eq!(format, FILES);
