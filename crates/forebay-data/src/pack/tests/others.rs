@@ -28,7 +28,7 @@ async fn of_two_plans_for_one_target_one_is_refused() {
         plan_of(&from, &other, 1).await
     });
     let to = memory_store();
-    let target = Target::new(Arc::clone(&to), &context());
+    let target = Target::new(Arc::clone(&to), &context(), &spec.progress);
     let seen = target.contents().await.unwrap();
     target.begin(&one, &seen).await.unwrap();
     let error = target.begin(&two, &seen).await.unwrap_err();
