@@ -4,14 +4,14 @@
 //! there lie logs, side files and what a job that was killed had begun. People also give such names to data, so how many there are is told, and where there is nothing
 //! else, the data set is refused. Whatever is named is never left out.
 
-use forebay_core::{Error, ErrorKind, Key, Location};
-use forebay_store::ObjectMeta;
+use forebay_core::{Error, ErrorKind, Key, Location, Result};
+use forebay_store::{ObjectMeta, Store};
 
 use super::discover::{Family, named_family_of};
 use crate::manifest::MANIFEST_NAME;
 
 /// What a manifest was called before; renamed, it is one.
-pub(super) const FORMER_MANIFEST_NAME: &str = "forebay.fbi";
+pub(crate) const FORMER_MANIFEST_NAME: &str = "forebay.fbi";
 
 /// True when a part of a key begins with a dot.
 pub(super) fn is_hidden(key: &Key) -> bool {
@@ -30,6 +30,26 @@ pub(super) fn note_former() -> String {
     format!(
         "'{FORMER_MANIFEST_NAME}' is an index under its former name, and is not used: rename it to '{MANIFEST_NAME}'"
     )
+}
+
+/// True where there is a manifest under its former name. Asked where there is none under its own, and nothing was listed that would tell.
+pub(super) async fn has_former(store: &dyn Store) -> Result<bool> {
+    match store.head(&Key::parse(FORMER_MANIFEST_NAME)?).await {
+        Ok(_) => Ok(true),
+        // Who may not list a bucket is refused to be told that an object is missing.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The error where another manifest would be saved beside it: who makes one of what is there now declares it whole, whatever happened to it since.
+pub(super) fn refuse_former(location: &Location) -> Error {
+    let message = format!("'{FORMER_MANIFEST_NAME}' is an index under its former name");
+    Error::new(ErrorKind::AlreadyExists, "index", message)
+        .at(location)
+        .with_hint(format!(
+            "rename it to '{MANIFEST_NAME}'; forebay index --force makes a new one instead"
+        ))
 }
 
 /// Parquet files that a listing leaves out.

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use super::build::Built;
 use super::output::Output;
 use super::plan::Plan;
-use crate::dataset::{Progress, family_of};
+use crate::dataset::{FORMER_MANIFEST_NAME, Progress, family_of};
 use crate::format::mds;
 use crate::format::tabulate;
 use crate::manifest::{
@@ -110,6 +110,11 @@ pub(super) struct Contents {
 }
 
 impl Contents {
+    /// Whether there is a manifest, but under its former name.
+    fn has_former(&self) -> bool {
+        !self.has_manifest && self.others.iter().any(|key| key.as_str() == FORMER_MANIFEST_NAME)
+    }
+
     /// Whether a run was begun here, and there is nothing of it.
     fn holds_only_a_plan(&self) -> bool {
         self.has_plan && !self.has_manifest && self.notes.is_empty() && self.others.is_empty()
@@ -292,6 +297,10 @@ impl Target {
     /// Remove what an earlier run wrote, the manifest first: from then on nobody takes the rest for a data set. What nobody here wrote stays, and is
     /// refused where it could be taken for a shard.
     async fn clear(&self, contents: Contents) -> Result<()> {
+        if contents.has_former() {
+            // Only what it lists is known to be packed here.
+            return Err(self.not_empty(&contents));
+        }
         let mut ours: Vec<Key> = Vec::new();
         let mut sides: Vec<Key> = Vec::new();
         if contents.has_manifest {
@@ -471,12 +480,23 @@ impl Target {
     fn not_empty(&self, contents: &Contents) -> Error {
         let message = match contents.others.first() {
             _ if contents.has_manifest => "there is a data set already".to_owned(),
+            _ if contents.has_former() => {
+                format!(
+                    "there is a data set already, with an index under its former name, '{FORMER_MANIFEST_NAME}'"
+                )
+            }
             Some(key) => format!("the target is not empty: it holds '{key}'"),
             None => "the target is not empty".to_owned(),
         };
+        let replace = "choose another target, or replace what was packed there with --overwrite";
+        let hint = if contents.has_former() {
+            format!("{replace}, once the index is renamed to '{MANIFEST_NAME}'")
+        } else {
+            replace.to_owned()
+        };
         Error::new(ErrorKind::AlreadyExists, "pack", message)
             .at(self.store.location())
-            .with_hint("choose another target, or replace what was packed there with --overwrite")
+            .with_hint(hint)
     }
 }
 

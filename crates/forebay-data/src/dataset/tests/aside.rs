@@ -1,5 +1,6 @@
 //! Parquet files that listings set aside, as Spark and pyarrow do: what is read, what is told, and what is refused.
 
+use super::folders::Heard;
 use super::*;
 
 async fn of(names: &[&str]) -> Arc<dyn Store> {
@@ -139,4 +140,51 @@ async fn an_index_under_its_former_name_is_told_of() {
     for word in ["'forebay.fbi'", "'_forebay.fbi'", "rename"] {
         assert!(told.contains(word), "no {word:?} in {told}");
     }
+}
+
+#[tokio::test]
+async fn an_index_under_its_former_name_is_to_be_renamed_and_not_made_anew() {
+    let (store, context): (Arc<dyn Store>, Context) = (Arc::new(MemoryStore::new()), context());
+    fill(&*store).await;
+    put(&*store, "forebay.fbi", "an index").await;
+    let before = names(&*store).await;
+    let open = async |options: OpenOptions| Dataset::open(Arc::clone(&store), &context, &options).await;
+    let of = |manifest: UseManifest, save: Save| OpenOptions {
+        manifest,
+        save,
+        ..OpenOptions::default()
+    };
+    for (options, kind) in [
+        (of(UseManifest::Always, Save::No), ErrorKind::NotFound),
+        (of(UseManifest::IfThere, Save::IfAbsent), ErrorKind::AlreadyExists),
+        (of(UseManifest::Never, Save::IfAbsent), ErrorKind::AlreadyExists),
+    ] {
+        let error = open(options).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        let hint = error.hint().unwrap_or_default();
+        assert!(hint.contains("rename it to '_forebay.fbi'"), "{error}: {hint}");
+    }
+    assert_eq!(names(&*store).await, before);
+    // One that is kept elsewhere has nothing to do with it, and whoever insists has one made.
+    let elsewhere: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let named = saving().with_manifest_at(Some((elsewhere, key("x.fbi"))));
+    assert_eq!(open(named).await.unwrap().samples(), 400);
+    let made = open(of(UseManifest::Never, Save::Replace)).await.unwrap();
+    assert_eq!(made.samples(), 400);
+}
+
+#[tokio::test]
+async fn an_index_under_its_former_name_is_told_of_where_shards_are_named_too() {
+    let (store, context): (Arc<dyn Store>, Context) = (Arc::new(MemoryStore::new()), context());
+    fill(&*store).await;
+    put(&*store, "forebay.fbi", "an index").await;
+    let notes = Arc::new(Heard::default());
+    let options = OpenOptions {
+        shards: Some(vec![key("000001.lines")]),
+        progress: Arc::clone(&notes) as Arc<dyn Progress>,
+        ..OpenOptions::default()
+    };
+    Dataset::open(store, &context, &options).await.unwrap();
+    let told = notes.take();
+    assert!(told.len() == 1 && told[0].contains("'_forebay.fbi'"), "{told:?}");
 }

@@ -6,10 +6,10 @@ use super::*;
 
 /// Keeps what it is told.
 #[derive(Debug, Default)]
-struct Heard(Mutex<Vec<String>>);
+pub(super) struct Heard(Mutex<Vec<String>>);
 
 impl Heard {
-    fn take(&self) -> Vec<String> {
+    pub(super) fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

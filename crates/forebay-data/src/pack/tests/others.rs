@@ -166,3 +166,34 @@ async fn notes_without_a_plan_are_forgotten() {
     assert_eq!(report.shards_kept, 0);
     assert!(written(&*to).await == written(&*alone).await);
 }
+
+/// Give an object another name.
+async fn rename(store: &dyn Store, from: &str, to: &str) {
+    let bytes = contents(store).await.remove(from).unwrap();
+    put(store, to, &bytes).await;
+    store.delete(&key(from)).await.unwrap();
+}
+
+/// What an earlier version packed has its index under another name, and its own shards are not taken for somebody else's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_whose_index_has_its_former_name_is_replaced_once_that_is_renamed() {
+    let from = memory_store();
+    folder(&*from, 30).await;
+    let (to, spec) = (memory_store(), small(PackFormat::Wds));
+    run(&from, &to, &spec).await.unwrap();
+    rename(&*to, MANIFEST_NAME, "forebay.fbi").await;
+    rename(&*to, SUMS_NAME, "SHA256SUMS").await;
+    let before = contents(&*to).await;
+    for spec in [spec.clone(), over(&spec)] {
+        let error = run(&from, &to, &spec).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+        let told = format!("{error} {}", error.hint().unwrap_or_default());
+        for word in ["'forebay.fbi'", "former name", "renamed to '_forebay.fbi'"] {
+            assert!(told.contains(word), "no {word:?} in {told}");
+        }
+    }
+    assert!(contents(&*to).await == before, "nothing was touched");
+    rename(&*to, "forebay.fbi", MANIFEST_NAME).await;
+    run(&from, &to, &over(&spec)).await.unwrap();
+    assert_eq!(samples(&to).await.len(), 30);
+}
