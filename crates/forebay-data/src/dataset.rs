@@ -20,6 +20,7 @@ mod layout;
 mod listed;
 mod logged;
 mod notes;
+mod peek;
 mod place;
 mod read;
 mod registry;
