@@ -343,7 +343,7 @@ pub(crate) struct FormatArgs {
     /// Give the bytes of pickles, for --format mds and litdata, which refuse them otherwise; they are never opened
     #[arg(long)]
     pub(crate) allow_pickle: bool,
-    /// Any parameter of the format that --format names, its value as JSON or as text, such as 'lists=["caption"]' for tfrecord
+    /// Any parameter of the format that --format names, its value as JSON or as text, such as records=raw for tfrecord
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) param: Vec<String>,
 }

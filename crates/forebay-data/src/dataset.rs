@@ -22,6 +22,7 @@ mod layout;
 mod listed;
 mod logged;
 mod notes;
+mod peek;
 mod place;
 mod read;
 mod registry;
@@ -37,6 +38,7 @@ use forebay_core::{Error, ErrorKind, Key, Ledger, Result};
 use forebay_store::{Context, ObjectMeta, Store};
 use tokio::sync::OnceCell;
 
+pub(crate) use aside::FORMER_MANIFEST_NAME;
 pub use discover::{Discovered, discover};
 pub(crate) use discover::{family_of, look_for};
 pub use fit::{Misfit, Mismatch};
@@ -208,9 +210,7 @@ impl Dataset {
                 Ok(source) => Some(source),
                 Err(error) if is_absent(&error) => {
                     if options.manifest == UseManifest::Always {
-                        let command = how_to_index(&store, options, false);
-                        let hint = format!("there is no manifest; make one with: {command}");
-                        return Err(error.with_hint(hint));
+                        return Err(error.with_hint(how_to_have_one(&store, options).await?));
                     }
                     denied = (error.kind() == ErrorKind::PermissionDenied).then_some(error);
                     None
@@ -301,6 +301,10 @@ impl Dataset {
             let manifest = Manifest::open(place, &key, context).await?;
             return Self::open_indexed(store, context, manifest, options).await;
         };
+        if options.shards.is_some() && has_former(&store, options).await? {
+            // No listing has told of it.
+            options.progress.noted(&aside::note_former());
+        }
         found.notes.iter().for_each(|note| options.progress.noted(note));
         let anew = how_to_index(&store, options, true);
         let built = index::build(context, &found, sink, &options.progress).await?;
@@ -472,6 +476,21 @@ fn manifest_place(store: &Arc<dyn Store>, options: &OpenOptions) -> Result<(Arc<
         Some((store, key)) => Ok((Arc::clone(store), key.clone())),
         None => Ok((Arc::clone(store), Key::parse(MANIFEST_NAME)?)),
     }
+}
+
+/// True where the manifest that is not there is under its former name.
+async fn has_former(store: &Arc<dyn Store>, options: &OpenOptions) -> Result<bool> {
+    let is_looked_for = options.manifest != UseManifest::Never && options.manifest_at.is_none();
+    Ok(is_looked_for && aside::has_former(&**store).await?)
+}
+
+/// What is to be done where there must be a manifest and there is none.
+async fn how_to_have_one(store: &Arc<dyn Store>, options: &OpenOptions) -> Result<String> {
+    if has_former(store, options).await? {
+        return Ok(aside::note_former());
+    }
+    let command = how_to_index(store, options, false);
+    Ok(format!("there is no manifest; make one with: {command}"))
 }
 
 /// The command that makes the manifest, or writes it anew, where it is kept.

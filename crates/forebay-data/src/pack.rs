@@ -210,7 +210,7 @@ pub async fn pack(
     let shaper = Arc::new(Shaper::new(input.schema(), input.source(), spec)?);
     let shares = Shares::new(spec, input.reads())?;
     let plan = Plan::new(&input, spec, Seed::fresh().0);
-    let mut target = Target::new(to, context);
+    let mut target = Target::new(to, context, &spec.progress);
     let notes = match target.prepare(&plan, spec.overwrite).await? {
         Found::Notes(notes) => notes,
         Found::Complete(manifest) => {

@@ -1,14 +1,16 @@
 //! `forebay inspect`: what is in a shard or a data set, and single samples as files.
 //!
 //! Named shards are looked at themselves, whatever a manifest says of them, unless it was named, too. A data set is shown by its manifest; where there is
-//! none, only its first shard is read, and all of a folder of plain files, which has none.
+//! none, only its first shard is read, and of a folder of plain files, which has none, the samples that are shown (`folder.rs`).
 
 mod extract;
+mod folder;
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use forebay_core::{ByteSize, Error, ErrorKind, Key, Result};
-use forebay_data::dataset::{Check, FILES, OpenOptions, Place, Progress, UseManifest, discover};
+use forebay_core::{ByteSize, Error, ErrorKind, Key, Location, Result};
+use forebay_data::dataset::{Check, OpenOptions, Place, Progress, UseManifest, discover};
 use forebay_data::manifest::{FormatSpec, Shard};
 use forebay_data::{Dataset, Field, Group, Groups, Layout, Samples, Table};
 use forebay_store::Context;
@@ -21,6 +23,7 @@ use crate::data::{count, find, hex, manifest_at};
 use crate::printer::{Printed, Printer, visible};
 use crate::progress::DataBar;
 use crate::table::Table as Grid;
+use folder::Looked;
 
 /// One line of `--json`.
 #[derive(Debug, Serialize)]
@@ -32,19 +35,25 @@ enum Row<'a> {
         shards: usize,
         samples: u64,
         stored_bytes: u64,
-        fingerprint: String,
+        /// Of what was read whole.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        fingerprint: Option<String>,
         fields: &'a [Field],
+        /// Of a folder that was only listed.
+        #[serde(flatten, skip_serializing_if = "Option::is_none")]
+        listed: Option<folder::Counts>,
     },
     Shard {
         key: &'a Key,
         stored_bytes: u64,
         raw_bytes: u64,
         codec: forebay_data::codec::Codec,
-        sha256: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sha256: Option<String>,
         samples: u64,
     },
     Sample {
-        shard: &'a Key,
+        shard: &'a str,
         number: u64,
         #[serde(skip_serializing_if = "Option::is_none")]
         key: Option<&'a str>,
@@ -54,7 +63,7 @@ enum Row<'a> {
         fields: Vec<Part<'a>>,
     },
     Group {
-        shard: &'a Key,
+        shard: &'a str,
         number: u64,
         offset: u64,
         bytes: u64,
@@ -78,28 +87,55 @@ struct Part<'a> {
     bytes: u64,
 }
 
+/// What there is to be shown.
+enum Opened {
+    /// A data set, and how many shards there are, of which it may be the first.
+    Dataset(Dataset, usize),
+    /// A folder of plain files that was only listed.
+    Folder(Looked),
+}
+
 /// Show.
 pub(super) async fn run(args: &InspectArgs, app: &App) -> Printed<Exit> {
     let context = app.context()?;
     let bar = DataBar::new(app.printer(), "reading");
     let opened = open(args, &context, Arc::clone(&bar) as Arc<dyn Progress>).await;
     bar.bar().finish();
-    let (dataset, shards_all) = opened?;
+    match opened? {
+        Opened::Dataset(dataset, shards_all) => show(args, &dataset, shards_all, app, &context).await,
+        Opened::Folder(looked) => looked.show(args, app, &context).await,
+    }
+}
+
+async fn show(
+    args: &InspectArgs,
+    dataset: &Dataset,
+    shards_all: usize,
+    app: &App,
+    context: &Context,
+) -> Printed<Exit> {
     if let Some(wanted) = &args.sample {
-        let (shard, number) = find_sample(&dataset, wanted).await?;
+        let (shard, number) = find_sample(dataset, wanted).await?;
         let table = dataset.table(shard).await?;
         // A row is shown by its group: it has no place of its own.
         let shown = match &table.layout {
             Layout::Samples(_) => number,
             Layout::Groups(groups) => find_row(&groups.list, number).map_or(0, |(group, _)| group as u64),
         };
-        show_rows(&dataset, shard, &table, shown, 1, app.printer())?;
+        show_rows(
+            key_of(dataset, shard),
+            &table,
+            0,
+            shown..shown.saturating_add(1),
+            app.printer(),
+        )?;
         if let Some(dir) = &args.extract {
-            extract::run(&dataset, shard, number, dir, args.force, app, &context).await?;
+            let (block, row) = extract::read(dataset, shard, number).await?;
+            extract::run(&block, row, number, dir, args.force, app, context).await?;
         }
         return Ok(Exit::Success);
     }
-    show_dataset(&dataset, args.samples, app.printer())?;
+    show_dataset(dataset, args.samples, app.printer())?;
     if shards_all > dataset.shards().len() {
         app.printer().say(format_args!(
             "the first of {} only: there is no manifest; forebay index makes one",
@@ -112,17 +148,16 @@ pub(super) async fn run(args: &InspectArgs, app: &App) -> Printed<Exit> {
             break;
         }
         let table = dataset.table(number).await?;
-        left -= show_rows(&dataset, number, &table, 0, left, app.printer())?;
+        left -= show_rows(key_of(dataset, number), &table, 0, 0..left, app.printer())?;
     }
     Ok(Exit::Success)
 }
 
-/// The data set, and how many shards there are, of which it may be the first.
-async fn open(
-    args: &InspectArgs,
-    context: &Context,
-    progress: Arc<dyn Progress>,
-) -> Result<(Dataset, usize)> {
+fn key_of(dataset: &Dataset, shard: usize) -> &str {
+    dataset.shards().get(shard).map_or("", |shard| shard.key.as_str())
+}
+
+async fn open(args: &InspectArgs, context: &Context, progress: Arc<dyn Progress>) -> Result<Opened> {
     let place = find(&args.url, context).await?;
     let format = args.format.spec()?;
     let options = OpenOptions {
@@ -137,7 +172,7 @@ async fn open(
             .with_manifest_at(manifest_at(args.manifest.as_deref(), context).await?);
         let dataset = Dataset::open(store, context, &named).await?;
         let shards_all = dataset.shards().len();
-        return Ok((dataset, shards_all));
+        return Ok(Opened::Dataset(dataset, shards_all));
     }
     if let Some(shards) = shards {
         let shards_all = shards.len();
@@ -146,7 +181,8 @@ async fn open(
             manifest: UseManifest::Never,
             ..options
         };
-        return Ok((Dataset::open(store, context, &options).await?, shards_all));
+        let dataset = Dataset::open(store, context, &options).await?;
+        return Ok(Opened::Dataset(dataset, shards_all));
     }
     let indexed = OpenOptions {
         manifest: UseManifest::Always,
@@ -157,21 +193,32 @@ async fn open(
         opened => {
             let dataset = opened?;
             let shards_all = dataset.shards().len();
-            return Ok((dataset, shards_all));
+            return Ok(Opened::Dataset(dataset, shards_all));
         }
     }
     let found = discover(&store, context, format.as_ref(), None).await?;
-    // Plain files have no shards of their own: all of them are looked at.
-    let first = found.shards.first().filter(|_| found.spec.name != FILES);
-    let first = first.map(|meta| vec![meta.key.clone()]);
+    if found.files().is_some() {
+        let location = store.location().clone();
+        return Ok(Opened::Folder(
+            Looked::at(found, location, args, context, &options.progress).await?,
+        ));
+    }
+    // A sample is looked for everywhere.
+    let first = found.shards.first().filter(|_| args.sample.is_none());
+    let shards = first.map(|meta| vec![meta.key.clone()]);
+    if shards.is_some() {
+        // Of a shard that is named, nothing but itself is told.
+        found.notes.iter().for_each(|note| options.progress.noted(note));
+    }
+    let shards_all = found.shards.len();
     let options = OpenOptions {
         format: Some(found.spec),
-        // A sample is looked for everywhere.
-        shards: first.filter(|_| args.sample.is_none()),
+        shards,
         manifest: UseManifest::Never,
         ..options
     };
-    Ok((Dataset::open(store, context, &options).await?, found.shards.len()))
+    let dataset = Dataset::open(store, context, &options).await?;
+    Ok(Opened::Dataset(dataset, shards_all))
 }
 
 /// Shard and number of a sample, by its key, or by its number over all shards where samples have no keys.
@@ -193,12 +240,14 @@ async fn find_sample(dataset: &Dataset, wanted: &str) -> Result<(usize, u64)> {
         }
         before += table.samples();
     }
-    by_number.ok_or_else(|| {
-        let message = format!("there is no sample '{}'", wanted.escape_debug());
-        Error::new(ErrorKind::NotFound, "inspect", message)
-            .at(dataset.store().location())
-            .with_hint("forebay inspect without --sample lists them; --samples COUNT lists more")
-    })
+    by_number.ok_or_else(|| no_sample(wanted, dataset.store().location()))
+}
+
+fn no_sample(wanted: &str, location: &Location) -> Error {
+    let message = format!("there is no sample '{}'", wanted.escape_debug());
+    Error::new(ErrorKind::NotFound, "inspect", message)
+        .at(location)
+        .with_hint("forebay inspect without --sample lists them; --samples COUNT lists more")
 }
 
 /// The group that holds a row of a shard, and the row's number there.
@@ -226,8 +275,9 @@ fn show_dataset(dataset: &Dataset, shards_max: u64, printer: &Printer) -> Printe
             shards: shards.len(),
             samples: dataset.samples(),
             stored_bytes,
-            fingerprint: hex(&manifest.fingerprint()),
+            fingerprint: Some(hex(&manifest.fingerprint())),
             fields: dataset.schema().fields(),
+            listed: None,
         })?;
         return shown.map(shard_row).try_for_each(|row| printer.json(&row));
     }
@@ -240,9 +290,7 @@ fn show_dataset(dataset: &Dataset, shards_max: u64, printer: &Printer) -> Printe
     ]);
     grid.row(["samples", &dataset.samples().to_string()]);
     grid.row(["fingerprint", &hex(&manifest.fingerprint())]);
-    for field in dataset.schema().fields() {
-        grid.row(["field", &format!("{}  {}", visible(&field.name), kind_of(field))]);
-    }
+    show_fields(&mut grid, dataset.schema().fields());
     print(&grid, printer)?;
     let mut grid = Grid::new(&["shard", ">stored", ">raw", "codec", ">samples", "sha256"]);
     for shard in shown {
@@ -260,13 +308,19 @@ fn show_dataset(dataset: &Dataset, shards_max: u64, printer: &Printer) -> Printe
     printer.data("")
 }
 
+fn show_fields(grid: &mut Grid, fields: &[Field]) {
+    for field in fields {
+        grid.row(["field", &format!("{}  {}", visible(&field.name), kind_of(field))]);
+    }
+}
+
 fn shard_row(shard: &Shard) -> Row<'_> {
     Row::Shard {
         key: &shard.key,
         stored_bytes: shard.stored_bytes,
         raw_bytes: shard.raw_bytes,
         codec: shard.codec,
-        sha256: hex(&shard.sha256),
+        sha256: Some(hex(&shard.sha256)),
         samples: shard.samples,
     }
 }
@@ -286,26 +340,16 @@ fn kind_of(field: &Field) -> String {
     )
 }
 
-/// Show up to `count` samples or groups from `first` on; says how many.
-fn show_rows(
-    dataset: &Dataset,
-    shard: usize,
-    table: &Table,
-    first: u64,
-    count: u64,
-    printer: &Printer,
-) -> Printed<u64> {
-    let Some(key) = dataset.shards().get(shard).map(|shard| &shard.key) else {
-        return Ok(0);
-    };
+/// Show samples or groups of a table, which begins with number `before` of its shard; says how many there are.
+fn show_rows(shard: &str, table: &Table, before: u64, rows: Range<u64>, printer: &Printer) -> Printed<u64> {
     let all = match &table.layout {
         Layout::Samples(samples) => samples.len() as u64,
         Layout::Groups(groups) => groups.list.len() as u64,
     };
-    let numbers = first..first.saturating_add(count).min(all);
+    let numbers = rows.start..rows.end.min(all);
     let rows = numbers.clone().filter_map(|number| match &table.layout {
-        Layout::Samples(samples) => sample_row(key, table, samples, number),
-        Layout::Groups(groups) => group_row(key, table, groups, number),
+        Layout::Samples(samples) => sample_row(shard, table, samples, before, number),
+        Layout::Groups(groups) => group_row(shard, table, groups, number),
     });
     if printer.is_json() {
         for row in rows {
@@ -317,8 +361,14 @@ fn show_rows(
     Ok(numbers.end.saturating_sub(numbers.start))
 }
 
-fn sample_row<'a>(shard: &'a Key, table: &'a Table, samples: &'a Samples, number: u64) -> Option<Row<'a>> {
-    let index = usize::try_from(number).ok()?;
+fn sample_row<'a>(
+    shard: &'a str,
+    table: &'a Table,
+    samples: &'a Samples,
+    before: u64,
+    row: u64,
+) -> Option<Row<'a>> {
+    let index = usize::try_from(row).ok()?;
     let extent = samples.extent(index)?;
     let columns = table.fields.iter().zip(&samples.columns);
     let fields = columns.filter_map(|(field, column)| {
@@ -331,7 +381,7 @@ fn sample_row<'a>(shard: &'a Key, table: &'a Table, samples: &'a Samples, number
     });
     Some(Row::Sample {
         shard,
-        number,
+        number: before + row,
         key: samples.keys.get(index),
         offset: extent.start(),
         bytes: extent.len(),
@@ -340,7 +390,7 @@ fn sample_row<'a>(shard: &'a Key, table: &'a Table, samples: &'a Samples, number
     })
 }
 
-fn group_row<'a>(shard: &'a Key, table: &'a Table, groups: &Groups, number: u64) -> Option<Row<'a>> {
+fn group_row<'a>(shard: &'a str, table: &'a Table, groups: &Groups, number: u64) -> Option<Row<'a>> {
     let index = usize::try_from(number).ok()?;
     let group = groups.list.get(index)?;
     let fields = table.fields.iter().enumerate();
@@ -385,7 +435,7 @@ fn show_grid<'a>(rows: impl Iterator<Item = Row<'a>>, printer: &Printer) -> Prin
                     .iter()
                     .map(|part| format!("{} {} @{}", visible(part.name), part.bytes, part.offset));
                 grid.row([
-                    visible(shard.as_str()),
+                    visible(shard),
                     number.to_string(),
                     key.map_or("-".to_owned(), visible),
                     offset.to_string(),
@@ -407,7 +457,7 @@ fn show_grid<'a>(rows: impl Iterator<Item = Row<'a>>, printer: &Printer) -> Prin
                     .map(|chunk| format!("{} {}", visible(chunk.name), chunk.crc32c));
                 let sums = sums.collect::<Vec<_>>().join(", ");
                 grid.row([
-                    visible(shard.as_str()),
+                    visible(shard),
                     number.to_string(),
                     "-".to_owned(),
                     offset.to_string(),

@@ -196,8 +196,56 @@ fn plain_files_are_all_looked_at() {
     assert_eq!(bare.len(), 3, "{bare:?}");
     let told = sandbox.run(["inspect", "raw"]).exits(0);
     assert!(!told.err.contains("shards only"), "{}", told.err);
+    let one = [
+        "inspect",
+        "--json",
+        "raw",
+        "--sample",
+        "dog/0",
+        "--extract",
+        "bare",
+    ];
+    let found = sandbox.run(one).exits(0).json_lines();
     sandbox.run(["index", "-q", "raw"]).exits(0);
     assert_eq!(samples(), bare);
+    let again = [&one[..6], &["indexed"]].concat();
+    assert_eq!(sandbox.run(again).exits(0).json_lines()[0], found[0]);
+    assert_eq!(found[0]["number"], 2);
+    // The label is that of the class among all classes.
+    for name in ["dog_0.image", "dog_0.label"] {
+        let read = |dir: &str| sandbox.read(&format!("{dir}/{name}"));
+        assert_eq!(read("bare"), read("indexed"), "{name}");
+    }
+}
+
+/// A folder may be as large as a bucket is: what is read of it is what is shown.
+#[test]
+fn of_plain_files_only_those_that_are_shown_are_read() {
+    let sandbox = Sandbox::new();
+    for name in ["cat/0", "cat/1", "dog/0", "dog/1"] {
+        sandbox.file(&format!("raw/{name}.jpg"), 500);
+    }
+    sandbox.file("raw/notes.txt", 10);
+    let rows = sandbox
+        .run(["inspect", "--json", "raw", "--samples", "2"])
+        .exits(0)
+        .json_lines();
+    let kinds: Vec<&str> = rows.iter().map(|row| row["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["dataset", "shard", "sample", "sample"]);
+    let counts =
+        ["samples", "files", "files_left_out", "classes"].map(|name| rows[0][name].as_u64().unwrap());
+    assert_eq!(counts, [4, 4, 1, 2]);
+    assert!(rows[0].get("fingerprint").is_none() && rows[1].get("sha256").is_none());
+    let told = sandbox.run(["inspect", "raw", "--samples", "2"]).exits(0);
+    assert!(
+        told.err.contains("only the samples shown were read"),
+        "{}",
+        told.err
+    );
+    sandbox
+        .run(["inspect", "raw", "--sample", "cow/0"])
+        .exits(2)
+        .says(&["no sample 'cow/0'"]);
 }
 
 #[test]

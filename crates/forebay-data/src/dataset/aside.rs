@@ -4,14 +4,14 @@
 //! there lie logs, side files and what a job that was killed had begun. People also give such names to data, so how many there are is told, and where there is nothing
 //! else, the data set is refused. Whatever is named is never left out.
 
-use forebay_core::{Error, ErrorKind, Key, Location};
-use forebay_store::ObjectMeta;
+use forebay_core::{Error, ErrorKind, Key, Location, Result};
+use forebay_store::{ObjectMeta, Store};
 
 use super::discover::{Family, named_family_of};
 use crate::manifest::MANIFEST_NAME;
 
 /// What a manifest was called before; renamed, it is one.
-pub(super) const FORMER_MANIFEST_NAME: &str = "forebay.fbi";
+pub(crate) const FORMER_MANIFEST_NAME: &str = "forebay.fbi";
 
 /// True when a part of a key begins with a dot.
 pub(super) fn is_hidden(key: &Key) -> bool {
@@ -30,6 +30,25 @@ pub(super) fn note_former() -> String {
     format!(
         "'{FORMER_MANIFEST_NAME}' is an index under its former name, and is not used: rename it to '{MANIFEST_NAME}'"
     )
+}
+
+/// True where there is a manifest under its former name. Asked where there is none under its own, and nothing was listed that would tell.
+pub(super) async fn has_former(store: &dyn Store) -> Result<bool> {
+    match store.head(&Key::parse(FORMER_MANIFEST_NAME)?).await {
+        Ok(_) => Ok(true),
+        Err(error) if super::is_absent(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The error where another manifest would be saved beside it: who makes one of what is there now declares it whole, whatever happened to it since.
+pub(super) fn refuse_former(location: &Location) -> Error {
+    let message = format!("'{FORMER_MANIFEST_NAME}' is an index under its former name");
+    Error::new(ErrorKind::AlreadyExists, "index", message)
+        .at(location)
+        .with_hint(format!(
+            "rename it to '{MANIFEST_NAME}'; forebay index --force makes a new one instead"
+        ))
 }
 
 /// Parquet files that a listing leaves out.
@@ -62,21 +81,35 @@ impl Aside {
         )
     }
 
-    /// The error where nothing else is there to be read.
-    pub(super) fn refuse(&self, location: &Location) -> Error {
+    /// The error where there is no other Parquet file among so many objects that could be read instead.
+    pub(super) fn refuse(&self, objects: usize, is_parquet: bool, location: &Location) -> Error {
+        let (kind, rest) = match (objects == self.count, is_parquet) {
+            (true, _) => (ErrorKind::NotFound, "there is nothing else".to_owned()),
+            (false, true) => (ErrorKind::NotFound, "there is no other Parquet file".to_owned()),
+            // Which of the two is the data, and which lies beside it, nothing tells.
+            (false, false) => {
+                let rest = format!("they are at least half of the {objects} objects here");
+                (ErrorKind::InvalidInput, rest)
+            }
+        };
         let message = format!(
-            "{} passed over by a listing, as Spark and pyarrow do it with names that begin with '_', and there is nothing else",
+            "{} passed over by a listing, as Spark and pyarrow do it with names that begin with '_', and {rest}",
             match self.count {
                 1 => format!("{} is", self.what()),
                 _ => format!("{} are", self.what()),
             }
         );
-        let error = Error::new(ErrorKind::NotFound, "open data set", message);
+        let error = Error::new(kind, "open data set", message);
         let hint = match self.folder() {
-            Some(folder) => format!("name their folder, {}, or the files", location.join(&folder)),
-            None => "name the files".to_owned(),
+            Some(folder) => format!(
+                "to read their rows, name their folder, {}, or the files",
+                location.join(&folder)
+            ),
+            None => "to read their rows, name the files".to_owned(),
         };
-        error.with_hint(format!("{hint}; --format files takes them for plain files"))
+        error.with_hint(format!(
+            "{hint}; --format files takes all that lies here for plain files"
+        ))
     }
 
     fn what(&self) -> String {

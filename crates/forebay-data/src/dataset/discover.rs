@@ -12,7 +12,7 @@ use super::fit::is_listable;
 use super::is_absent;
 use super::layout::{beside, with_layout};
 use super::listed::by_index;
-use super::logged;
+use super::logged::{self, LoggedTable};
 use super::place::nothing_at;
 use super::registry::{self, PARTITIONS, PETASTORM, ShardStore};
 use super::splits;
@@ -175,9 +175,14 @@ pub(crate) async fn look_for(
     only: Option<&[Key]>,
 ) -> Result<Discovered> {
     choice.map_or(Ok(()), registry::check_choice)?;
-    let Listed { objects, has_former } = match only {
+    let Listed {
+        objects,
+        hudi,
+        has_former,
+    } = match only {
         Some(keys) => Listed {
             objects: heads(store, keys).await?,
+            hudi: BTreeSet::new(),
             has_former: false,
         },
         None => list(store).await.map_err(without_listing)?,
@@ -186,7 +191,7 @@ pub(crate) async fn look_for(
     let is_parquet = |meta: &ObjectMeta| families(are_named)(&meta.key) == Some(Family::Parquet);
     let has_parquet = !is_chosen && objects.iter().any(is_parquet);
     let logs = if has_parquet && !are_named {
-        logged::tables(&objects)
+        logged::tables(&objects, hudi)
     } else {
         BTreeSet::new()
     };
@@ -205,7 +210,7 @@ pub(crate) async fn look_for(
     }
     let is_parquet = Family::Parquet.is_of(&found.spec.name);
     if is_parquet && !are_named && !is_chosen {
-        logged::refuse(store, &logs, &found.shards).await?;
+        logged::refuse(store.location(), &logs, &found.shards)?;
     }
     let aside = aside.filter(|_| is_parquet || !is_chosen);
     found.notes.extend(aside.map(|aside| aside.note()));
@@ -249,20 +254,24 @@ async fn heads(store: &Arc<dyn Store>, keys: &[Key]) -> Result<Vec<ObjectMeta>> 
 pub(super) struct Listed {
     /// Every object but our own and hidden ones, sorted by key.
     pub(super) objects: Vec<ObjectMeta>,
+    /// Tables that hidden ones among them tell of.
+    hudi: BTreeSet<LoggedTable>,
     /// There is a manifest under its former name.
     has_former: bool,
 }
 
 /// List all of a store.
 pub(super) async fn list(store: &Arc<dyn Store>) -> Result<Listed> {
-    let (mut objects, mut has_former) = (Vec::new(), false);
+    let (mut objects, mut hudi, mut has_former) = (Vec::new(), BTreeSet::new(), false);
     let mut rows = store.list(&Key::ROOT, ListOptions { recursive: true });
     while let Some(row) = rows.next().await {
         match row {
             Ok(Entry::Object(meta)) => {
                 has_former |= meta.key.as_str() == FORMER_MANIFEST_NAME;
                 let is_ours = matches!(meta.key.as_str(), MANIFEST_NAME | SUMS_NAME) || is_former(&meta.key);
-                if !is_ours && !is_hidden(&meta.key) {
+                if is_hidden(&meta.key) {
+                    hudi.extend(logged::hudi_of(&meta.key));
+                } else if !is_ours {
                     objects.push(meta);
                 }
             }
@@ -270,14 +279,18 @@ pub(super) async fn list(store: &Arc<dyn Store>) -> Result<Listed> {
             Err(error) if is_special_file(&error) => {}
             Err(error) => return Err(error),
         }
-        if objects.len() > OBJECTS_MAX {
+        if objects.len() + hudi.len() > OBJECTS_MAX {
             let message = format!("more than {OBJECTS_MAX} objects");
             return Err(Error::new(ErrorKind::LimitExceeded, "open data set", message)
                 .at(store.location())
                 .with_hint("name a part of them, or pack small files into shards: forebay pack"));
         }
     }
-    Ok(Listed { objects, has_former })
+    Ok(Listed {
+        objects,
+        hudi,
+        has_former,
+    })
 }
 
 /// The format that the names speak of, or that was chosen, with the objects that have it.
@@ -297,7 +310,7 @@ pub(super) fn by_names(
             if name == registry::FILES {
                 refuse_packed(&objects)?;
                 if let Some(aside) = aside.filter(|aside| aside.is_most_of(objects.len())) {
-                    return Err(aside.refuse(store.location()));
+                    return Err(aside.refuse(objects.len(), false, store.location()));
                 }
             }
             FormatSpec::new(name)
@@ -314,7 +327,7 @@ pub(super) fn by_names(
         });
     }
     let is_shard = |meta: &ObjectMeta| family_of(&meta.key).is_some_and(|family| family.is_of(&spec.name));
-    let mut notes = Vec::new();
+    let (mut notes, listed) = (Vec::new(), objects.len());
     // Whoever names objects and a format knows better than names do.
     let shards = if are_named && choice.is_some() {
         objects
@@ -327,7 +340,7 @@ pub(super) fn by_names(
     };
     let aside = aside.filter(|_| Family::Parquet.is_of(&spec.name) && shards.is_empty());
     if let Some(aside) = aside {
-        return Err(aside.refuse(store.location()));
+        return Err(aside.refuse(listed, true, store.location()));
     }
     notes.extend(splits::told(&shards).filter(|_| !are_named));
     let (spec, uneven) = with_partitions(spec, &shards)?;

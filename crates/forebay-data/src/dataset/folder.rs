@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -28,6 +29,9 @@ const SHARD_BYTES: u64 = 64 << 20;
 
 /// Virtual shards written out at the same time: as many as are read side by side.
 const SHARDS_KEPT_MAX: usize = 32;
+
+/// Most bytes of a sample that are read at once where only its checksum is wanted.
+const PIECE_BYTES: u64 = 8 << 20;
 
 /// Files read at once for one range.
 const FILES_AT_ONCE_MAX: usize = 32;
@@ -129,6 +133,29 @@ impl Folder {
     /// The virtual shards, in order.
     pub(super) fn shards(&self) -> Vec<ObjectMeta> {
         self.metas.values().map(|(_, meta)| meta.clone()).collect()
+    }
+
+    /// The listing behind it.
+    pub(super) fn set(&self) -> &FileSet {
+        &self.set
+    }
+
+    /// The table of some samples in a row of a virtual shard, which is read in pieces.
+    pub(super) async fn peek(&self, source: &ShardSource, samples: Range<usize>) -> Result<Table> {
+        let laid = self.laid(&source.meta().key)?;
+        let start = laid.shard.extent(samples.start).map_or(0, Span::start);
+        let last = samples.end.checked_sub(1).filter(|last| samples.contains(last));
+        let end = last
+            .and_then(|last| laid.shard.extent(last))
+            .map_or(start, Span::end);
+        let mut scan = FolderScan::new(laid, samples, start);
+        let mut at = start;
+        while at < end {
+            let piece = Span::at(at, (end - at).min(PIECE_BYTES))?;
+            scan.feed(&source.read(piece).await?.0)?;
+            at = piece.end();
+        }
+        Box::new(scan).finish()
     }
 
     /// What whoever reads the folder should know: which files are not read.
@@ -341,13 +368,8 @@ impl Format for Files {
 
     async fn scan(&self, source: &ShardSource) -> Result<Box<dyn Scan>> {
         let laid = self.0.laid(&source.meta().key)?;
-        Ok(Box::new(FolderScan {
-            builder: TableBuilder::new(laid.shard.fields.clone()),
-            laid,
-            sample: 0,
-            left: 0,
-            at: 0,
-        }))
+        let all = 0..laid.shard.samples.len();
+        Ok(Box::new(FolderScan::new(laid, all, 0)))
     }
 
     /// Files are as they are, whatever the first of them begins with.
@@ -356,27 +378,39 @@ impl Format for Files {
     }
 }
 
-/// A pass over a virtual shard, of which everything but the checksums is known.
+/// A pass over a virtual shard, or over some samples in a row, of which everything but the checksums is known.
 struct FolderScan {
     laid: Arc<Laid>,
     builder: TableBuilder,
-    /// Sample that is open or next.
-    sample: usize,
+    /// Samples that are still to come, the first of which may be open.
+    samples: Range<usize>,
     /// Bytes that the open sample still wants.
     left: u64,
     at: u64,
 }
 
 impl FolderScan {
+    /// Over samples whose bytes begin `at`.
+    fn new(laid: Arc<Laid>, samples: Range<usize>, at: u64) -> Self {
+        Self {
+            builder: TableBuilder::new(laid.shard.fields.clone()),
+            laid,
+            samples,
+            left: 0,
+            at,
+        }
+    }
+
     /// Begin samples, and end those without bytes, until one wants some.
     fn begin(&mut self) -> Result<()> {
         let laid = Arc::clone(&self.laid);
         while self.left == 0 {
             if self.builder.is_open() {
                 self.builder.end()?;
-                self.sample += 1;
+                self.samples.start += 1;
             }
-            let Some(sample) = laid.shard.samples.get(self.sample) else {
+            let next = laid.shard.samples.get(self.samples.clone());
+            let Some(sample) = next.and_then(<[_]>::first) else {
                 return Ok(());
             };
             self.builder.begin(self.at, Some(&sample.key))?;

@@ -16,7 +16,10 @@ const NAMES_MAX: usize = 64;
 
 /// Every line is the name of an object. What is found are some of the objects, whoever asks for what.
 pub(crate) fn listing(text: &str) {
-    let keys = text.lines().filter_map(|line| Key::parse(line).ok()).take(NAMES_MAX);
+    let keys = text
+        .lines()
+        .filter_map(|line| Key::parse(line).ok())
+        .take(NAMES_MAX);
     let mut keys: Vec<Key> = keys.collect();
     keys.sort_unstable();
     keys.dedup();

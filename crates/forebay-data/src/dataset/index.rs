@@ -54,6 +54,9 @@ pub(super) async fn sink(
                     .with_hint("add --force to write it anew"));
             }
         }
+        if options.manifest_at.is_none() && super::aside::has_former(&**store).await? {
+            return Err(super::aside::refuse_former(store.location()));
+        }
     }
     // Of two who index one data set at once, the first one's stays: readers hold to the version they opened.
     let mode = match options.save {

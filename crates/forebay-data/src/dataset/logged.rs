@@ -1,10 +1,9 @@
 //! Tables that keep a log of which of their files count: Delta Lake, Iceberg, Hudi. Their folders hold rows that were deleted or replaced, too, so they are no data sets by what lies in them.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use forebay_core::{Error, ErrorKind, Key, Result};
-use forebay_store::{ObjectMeta, Store};
+use forebay_core::{Error, ErrorKind, Key, Location, Result};
+use forebay_store::ObjectMeta;
 
 /// Where Hudi says what a table is. The folder is hidden, so listings do not have it.
 const HUDI: &str = ".hoodie/hoodie.properties";
@@ -16,9 +15,18 @@ pub(super) struct LoggedTable {
     prefix: String,
 }
 
-/// The tables whose logs are listed.
-pub(super) fn tables(objects: &[ObjectMeta]) -> BTreeSet<LoggedTable> {
-    let mut tables = BTreeSet::new();
+/// The table of Hudi that an object describes. It is in a hidden folder, which listings do not keep: whoever lists asks before it is dropped.
+pub(super) fn hudi_of(key: &Key) -> Option<LoggedTable> {
+    let prefix = key.as_str().strip_suffix(HUDI)?;
+    (prefix.is_empty() || prefix.ends_with('/')).then(|| LoggedTable {
+        keeper: "Hudi",
+        prefix: prefix.to_owned(),
+    })
+}
+
+/// The tables whose logs are listed, beside those that are `known`.
+pub(super) fn tables(objects: &[ObjectMeta], known: BTreeSet<LoggedTable>) -> BTreeSet<LoggedTable> {
+    let mut tables = known;
     for (keeper, prefix) in objects.iter().filter_map(|meta| table_of(&meta.key)) {
         let prefix = prefix.to_owned();
         tables.insert(LoggedTable { keeper, prefix });
@@ -27,8 +35,8 @@ pub(super) fn tables(objects: &[ObjectMeta]) -> BTreeSet<LoggedTable> {
 }
 
 /// Refuse Parquet files of which only a log knows which are of a table.
-pub(super) async fn refuse(
-    store: &Arc<dyn Store>,
+pub(super) fn refuse(
+    location: &Location,
     tables: &BTreeSet<LoggedTable>,
     shards: &[ObjectMeta],
 ) -> Result<()> {
@@ -37,12 +45,10 @@ pub(super) async fn refuse(
             .iter()
             .any(|meta| meta.key.as_str().starts_with(&table.prefix))
     };
-    let (keeper, place) = match tables.iter().find(has_shards) {
-        Some(table) => (table.keeper, table.prefix.as_str()),
-        None if is_hudi(store).await? => ("Hudi", ""),
-        None => return Ok(()),
+    let Some(LoggedTable { keeper, prefix }) = tables.iter().find(has_shards) else {
+        return Ok(());
     };
-    let at = store.location().join(&Key::parse(place.trim_end_matches('/'))?);
+    let at = location.join(&Key::parse(prefix.trim_end_matches('/'))?);
     let message = format!(
         "this is a table of {keeper}: its log says which files count, and the others hold rows that were deleted or replaced"
     );
@@ -90,17 +96,27 @@ fn is_uuid(text: &str) -> bool {
     lengths.eq([8, 4, 4, 4, 12]) && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-async fn is_hudi(store: &Arc<dyn Store>) -> Result<bool> {
-    match store.head(&Key::parse(HUDI)?).await {
-        Ok(_) => Ok(true),
-        Err(error) if super::is_absent(&error) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tables_of_hudi_are_known_by_what_describes_them() {
+        for (name, prefix) in [
+            (".hoodie/hoodie.properties", Some("")),
+            ("a/sales/.hoodie/hoodie.properties", Some("a/sales/")),
+            ("a.hoodie/hoodie.properties", None),
+            (".hoodie/other/hoodie.properties", None),
+            (".hoodie/hoodie.properties.backup", None),
+        ] {
+            let table = hudi_of(&Key::parse(name).unwrap());
+            assert_eq!(
+                table.as_ref().map(|table| table.prefix.as_str()),
+                prefix,
+                "{name}"
+            );
+        }
+    }
 
     #[test]
     fn logs_are_known_by_their_names() {

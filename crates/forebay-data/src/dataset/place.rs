@@ -13,6 +13,13 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 /// Most names of one pattern: more is a slip of the pen.
 const NAMES_MAX: usize = 4 << 20;
 
+/// Most bytes that the names of one pattern may take, each reckoned as long as the longest: some 128 for each of [`NAMES_MAX`]. All of them are held at once, as
+/// names and as keys, and a pattern of a few thousand characters could stand for more than any memory has.
+const NAMES_BYTES_MAX: usize = 512 << 20;
+
+/// Characters of a pattern that an error shows: more than any name has that somebody wrote.
+const PATTERN_CHARS_SHOWN: usize = 1024;
+
 /// Looks side by side.
 const LOOKS_AT_ONCE_MAX: usize = 32;
 
@@ -195,6 +202,7 @@ async fn is_object(location: &Location, text: &str, context: &Context) -> Result
 /// The names a pattern stands for, as a shell expands it: `{a,b}` and `{000..123}`, any number of them side by side.
 pub fn expand(pattern: &str) -> Result<Vec<String>> {
     let mut names = vec![String::new()];
+    let mut longest = 0;
     let mut rest = pattern;
     while let Some(open) = rest.find('{') {
         let Some(close) = rest[open..].find('}').map(|at| open + at) else {
@@ -209,6 +217,8 @@ pub fn expand(pattern: &str) -> Result<Vec<String>> {
             return Err(bad(pattern, "it stands for too many names"));
         }
         let head = &rest[..open];
+        longest += head.len() + choices.iter().map(String::len).max().unwrap_or(0);
+        check_bytes(pattern, names.len() * choices.len(), longest)?;
         names = names
             .iter()
             .flat_map(|name| choices.iter().map(move |choice| format!("{name}{head}{choice}")))
@@ -218,10 +228,19 @@ pub fn expand(pattern: &str) -> Result<Vec<String>> {
     if rest.contains('}') {
         return Err(bad(pattern, "a brace is not opened"));
     }
+    check_bytes(pattern, names.len(), longest + rest.len())?;
     for name in &mut names {
         name.push_str(rest);
     }
     Ok(names)
+}
+
+/// Refuse names that take too much memory, before they are made.
+fn check_bytes(pattern: &str, names: usize, longest: usize) -> Result<()> {
+    if names.saturating_mul(longest) > NAMES_BYTES_MAX {
+        return Err(bad(pattern, "the names it stands for are too long for so many"));
+    }
+    Ok(())
 }
 
 fn choices(pattern: &str, inside: &str) -> Result<Vec<String>> {
@@ -249,7 +268,9 @@ fn choices(pattern: &str, inside: &str) -> Result<Vec<String>> {
 }
 
 fn bad(pattern: &str, why: &str) -> Error {
-    let message = format!("{why}: {}", pattern.escape_debug());
+    let shown: String = pattern.chars().take(PATTERN_CHARS_SHOWN).collect();
+    let more = if shown.len() < pattern.len() { "..." } else { "" };
+    let message = format!("{why}: {}{more}", shown.escape_debug());
     Error::new(ErrorKind::InvalidInput, "name shards", message)
         .with_hint("patterns look like 'train-{000000..000123}.tar'")
 }
@@ -368,6 +389,27 @@ mod tests {
         assert_eq!(expanded("{0..1}/{x,y}"), ["0/x", "0/y", "1/x", "1/y"]);
         assert_eq!(expanded("{000..002}-b"), ["000-b", "001-b", "002-b"]);
         assert_eq!(expanded("plain"), ["plain"]);
+    }
+
+    #[test]
+    fn patterns_whose_names_take_too_much_memory_are_refused() {
+        let long = |length: usize| "x".repeat(length);
+        for pattern in [
+            format!("{{0..99999}}{}", long(16_000)),
+            format!("{}{{0..99999}}", long(16_000)),
+            format!("{{0..2000}}{{{},b}}{{0..1000}}", long(16_000)),
+            format!("{{0..2000}}{}{{0..1000}}", long(16_000)),
+        ] {
+            let Err(error) = expand(&pattern) else {
+                panic!("{} characters are expanded", pattern.len());
+            };
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(error.message().contains("too long"), "{error}");
+            assert!(error.message().len() < 2000, "{}", error.message().len());
+        }
+        // As many, or as long, where the other is not.
+        assert_eq!(expand("{0..99999}.tar").unwrap().len(), 100_000);
+        assert_eq!(expand(&format!("{{0..9}}{}", long(16_000))).unwrap().len(), 10);
     }
 
     #[test]

@@ -69,6 +69,11 @@ impl ShardStore {
         Self::of_files(&store, spec, &listed.objects)
     }
 
+    /// The folder, where shards are lists of its files.
+    pub(super) fn folder(&self) -> Option<&Arc<Folder>> {
+        self.folder.as_ref()
+    }
+
     /// Virtual shards, where shards are virtual.
     pub(super) fn virtual_shards(&self) -> Option<Vec<ObjectMeta>> {
         self.folder.as_ref().map(|folder| folder.shards())

@@ -26,11 +26,11 @@ mod writer;
 
 pub use decode::Decoded;
 pub(crate) use footer::footer_key_value;
+#[cfg(fuzzing)]
+pub(crate) use footer::fuzz as fuzz_footer;
 pub use footer::{FOOTER_BYTES_MAX, File, RowGroup};
 pub use pages::PAGE_BYTES_MAX;
 pub use partitions::Partitions;
-#[cfg(fuzzing)]
-pub(crate) use footer::fuzz as fuzz_footer;
 #[cfg(fuzzing)]
 pub(crate) use partitions::fuzz as fuzz_folders;
 pub use writer::{ParquetOptions, ParquetWriter};

@@ -13,14 +13,17 @@
 //! Notes are small objects of their own, each written after its shard, so that they can be in any store. They are removed when the manifest is there, and so are the
 //! parts of shards that a killed run was uploading, which a bucket keeps, and charges for, until somebody gives them up.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Key, Ledger, Result, Span};
 use forebay_store::{
-    Context, Entry, ListOptions, ObjectMeta, OpenUpload, PutMode, PutOptions, ReadOptions, Store, StoreExt,
-    is_special_file,
+    Context, Entry, ListOptions, OPEN_UPLOADS_MAX, ObjectMeta, OpenUpload, PutMode, PutOptions, ReadOptions,
+    Store, StoreExt, is_special_file,
 };
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
@@ -28,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use super::build::Built;
 use super::output::Output;
 use super::plan::Plan;
-use crate::dataset::family_of;
+use crate::dataset::{FORMER_MANIFEST_NAME, Progress, family_of};
 use crate::format::mds;
 use crate::format::tabulate;
 use crate::manifest::{
@@ -54,6 +57,9 @@ const NOTE_BYTES_MAX: u64 = 1 << 20;
 
 /// Most objects of a target that are listed: a data set has far fewer, and more would be somebody else's.
 const OBJECTS_MAX: usize = 4 << 20;
+
+/// What becomes of uploads that nobody gives up, and who can.
+const UPLOADS_LEFT: &str = "their parts stay, and are paid for, until they are given up: a rule of the bucket can do so (AbortIncompleteMultipartUpload)";
 
 /// Objects read, written or removed side by side.
 const AT_ONCE_MAX: usize = 16;
@@ -90,6 +96,8 @@ pub(super) struct Target {
     context: Context,
     /// Uploads that were open when this run took up the plan of another one.
     left: Arc<[OpenUpload]>,
+    /// Is told what could not be cleared away.
+    progress: Arc<dyn Progress>,
 }
 
 /// What lies in a target.
@@ -102,6 +110,11 @@ pub(super) struct Contents {
 }
 
 impl Contents {
+    /// Whether there is a manifest, but under its former name.
+    fn has_former(&self) -> bool {
+        !self.has_manifest && self.others.iter().any(|key| key.as_str() == FORMER_MANIFEST_NAME)
+    }
+
     /// Whether a run was begun here, and there is nothing of it.
     fn holds_only_a_plan(&self) -> bool {
         self.has_plan && !self.has_manifest && self.notes.is_empty() && self.others.is_empty()
@@ -109,11 +122,12 @@ impl Contents {
 }
 
 impl Target {
-    pub(super) fn new(store: Arc<dyn Store>, context: &Context) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, context: &Context, progress: &Arc<dyn Progress>) -> Self {
         Self {
             store,
             context: context.clone(),
             left: Arc::new([]),
+            progress: Arc::clone(progress),
         }
     }
 
@@ -283,6 +297,10 @@ impl Target {
     /// Remove what an earlier run wrote, the manifest first: from then on nobody takes the rest for a data set. What nobody here wrote stays, and is
     /// refused where it could be taken for a shard.
     async fn clear(&self, contents: Contents) -> Result<()> {
+        if contents.has_former() {
+            // Only what it lists is known to be packed here.
+            return Err(self.not_empty(&contents));
+        }
         let mut ours: Vec<Key> = Vec::new();
         let mut sides: Vec<Key> = Vec::new();
         if contents.has_manifest {
@@ -384,24 +402,33 @@ impl Target {
 
     /// Uploads of shards that nobody has completed. A store that does not tell keeps nobody from packing.
     async fn open_uploads(&self) -> Arc<[OpenUpload]> {
-        match self.store.open_uploads(&Key::ROOT).await {
-            Ok(found) => found
-                .into_iter()
-                .filter(|upload| is_named_by_pack(&upload.key))
-                .collect(),
+        let found = match self.store.open_uploads(&Key::ROOT).await {
+            Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, "uploads that were left cannot be looked for");
-                Arc::new([])
+                let note = format!("what an earlier run was uploading cannot be looked for: {error}");
+                self.progress.noted(&format!("{note}; {UPLOADS_LEFT}"));
+                return Arc::new([]);
             }
+        };
+        if found.len() >= OPEN_UPLOADS_MAX {
+            let note = format!("of the uploads that are open here, only {OPEN_UPLOADS_MAX} are looked at");
+            self.progress.noted(&format!("{note}; {UPLOADS_LEFT}"));
         }
+        let ours = found.into_iter().filter(|upload| is_named_by_pack(&upload.key));
+        ours.collect()
     }
 
     /// Give up what was being uploaded when this run began: the shards are there now, and another run that was at them had the time of this one to complete them.
     async fn give_up_uploads(&self) {
+        let mut failed = (0u64, None);
         for upload in self.left.iter() {
             if let Err(error) = self.store.abort_upload(upload).await {
-                tracing::warn!(%error, "an upload that was left stays");
+                failed = (failed.0 + 1, failed.1.or(Some(error)));
             }
+        }
+        if let (count, Some(error)) = failed {
+            let note = format!("of what an earlier run was uploading, {count} cannot be given up: {error}");
+            self.progress.noted(&format!("{note}; {UPLOADS_LEFT}"));
         }
     }
 
@@ -453,12 +480,23 @@ impl Target {
     fn not_empty(&self, contents: &Contents) -> Error {
         let message = match contents.others.first() {
             _ if contents.has_manifest => "there is a data set already".to_owned(),
+            _ if contents.has_former() => {
+                format!(
+                    "there is a data set already, with an index under its former name, '{FORMER_MANIFEST_NAME}'"
+                )
+            }
             Some(key) => format!("the target is not empty: it holds '{key}'"),
             None => "the target is not empty".to_owned(),
         };
+        let replace = "choose another target, or replace what was packed there with --overwrite";
+        let hint = if contents.has_former() {
+            format!("{replace}, once the index is renamed to '{MANIFEST_NAME}'")
+        } else {
+            replace.to_owned()
+        };
         Error::new(ErrorKind::AlreadyExists, "pack", message)
             .at(self.store.location())
-            .with_hint("choose another target, or replace what was packed there with --overwrite")
+            .with_hint(hint)
     }
 }
 

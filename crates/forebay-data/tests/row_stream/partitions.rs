@@ -251,8 +251,11 @@ async fn a_column_that_the_file_has_is_the_files() {
 async fn tables_whose_log_says_which_files_count_are_refused_unless_files_are_named() {
     let logs = [
         ("Delta Lake", "_delta_log/00000000000000000000.json"),
+        ("Delta Lake", "day=1/_delta_log/00000000000000000000.json"),
         ("Iceberg", "metadata/v1.metadata.json"),
+        ("Iceberg", "day=1/metadata/v1.metadata.json"),
         ("Hudi", ".hoodie/hoodie.properties"),
+        ("Hudi", "day=1/.hoodie/hoodie.properties"),
     ];
     for (keeper, log) in logs {
         let store = folders().await;
@@ -301,6 +304,7 @@ async fn names_that_only_end_as_a_log_does_are_no_log_and_a_format_that_is_named
 async fn logs_of_tables_elsewhere_are_no_reason_to_refuse() {
     let store = folders().await;
     put(&store, "other/_delta_log/00000000000000000000.json", b"{}").await;
+    put(&store, "other/.hoodie/hoodie.properties", b"{}").await;
     assert_eq!(open(&store, None).await.samples(), 15);
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use forebay_core::{Error, ErrorKind, Key, Result, crc32c};
+use forebay_core::{Error, ErrorKind, Key, Location, Result, crc32c};
 use forebay_data::{Block, Dataset, Layout};
 use forebay_store::{Context, PutMode, PutOptions, StoreExt, open};
 use serde::Serialize;
@@ -29,10 +29,10 @@ struct Extracted<'a> {
     bytes: usize,
 }
 
-/// Write the fields of a sample below `dir`.
+/// Write the fields of a sample, which is a row of a block and has that number in its shard, below `dir`.
 pub(super) async fn run(
-    dataset: &Dataset,
-    shard: usize,
+    block: &Block,
+    row: usize,
     number: u64,
     dir: &OsStr,
     force: bool,
@@ -46,7 +46,6 @@ pub(super) async fn run(
             .at(&target.location)
             .into());
     }
-    let (block, row) = read(dataset, shard, number).await?;
     let store = open(&target.location, context).await?;
     let options = PutOptions {
         mode: if force {
@@ -86,7 +85,7 @@ pub(super) async fn run(
 }
 
 /// The sample, compared with its checksum: a block, and where it is in there.
-async fn read(dataset: &Dataset, shard: usize, number: u64) -> Result<(Block, usize)> {
+pub(super) async fn read(dataset: &Dataset, shard: usize, number: u64) -> Result<(Block, usize)> {
     let table = dataset.table(shard).await?;
     let samples = match &table.layout {
         Layout::Samples(samples) => samples,
@@ -101,14 +100,20 @@ async fn read(dataset: &Dataset, shard: usize, number: u64) -> Result<(Block, us
         .ok_or_else(missing)?;
     let bytes = dataset.read(shard, extent).await?;
     let block = Block::from_bytes(Arc::clone(&table), number..number + 1, bytes, extent.start())?;
-    if block.is_whole(0) {
-        return Ok((block, 0));
-    }
-    let message = format!("sample {number} does not have its checksum");
-    Err(Error::new(ErrorKind::Corrupt, "extract", message).at(dataset.store().location()))
+    check(&block, number, dataset.store().location())?;
+    Ok((block, 0))
 }
 
-fn missing() -> Error {
+/// Refuse a sample that is not what its table says.
+pub(super) fn check(block: &Block, number: u64, location: &Location) -> Result<()> {
+    if block.is_whole(0) {
+        return Ok(());
+    }
+    let message = format!("sample {number} does not have its checksum");
+    Err(Error::new(ErrorKind::Corrupt, "extract", message).at(location))
+}
+
+pub(super) fn missing() -> Error {
     Error::new(ErrorKind::Internal, "extract", "the sample is not in its table")
 }
 

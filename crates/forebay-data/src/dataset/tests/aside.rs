@@ -1,5 +1,6 @@
 //! Parquet files that listings set aside, as Spark and pyarrow do: what is read, what is told, and what is refused.
 
+use super::folders::Heard;
 use super::*;
 
 async fn of(names: &[&str]) -> Arc<dyn Store> {
@@ -77,6 +78,39 @@ async fn files_that_are_all_left_out_are_refused_with_advice() {
             assert!(told.contains(word), "no {word:?} in {told}");
         }
     }
+    // Nothing else is only said where there is nothing else.
+    let alone = of(&["_train/0.parquet", "_train/1.parquet"]).await;
+    let names: Vec<String> = (0..5)
+        .flat_map(|number| [format!("{number}.h5"), format!("_meta/part-{number}.parquet")])
+        .collect();
+    let beside = of(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    for (store, format, kind, words) in [
+        (&alone, None, ErrorKind::NotFound, "nothing else"),
+        (&alone, Some("parquet"), ErrorKind::NotFound, "nothing else"),
+        (
+            &beside,
+            None,
+            ErrorKind::InvalidInput,
+            "at least half of the 10 objects",
+        ),
+        (
+            &beside,
+            Some("parquet"),
+            ErrorKind::NotFound,
+            "no other Parquet file",
+        ),
+    ] {
+        let error = found(store, format, None).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.message().contains(words), "no {words:?} in {error}");
+        let hint = error.hint().unwrap_or_default();
+        assert!(
+            hint.contains("name their folder") && hint.contains("--format files"),
+            "{hint}"
+        );
+    }
+    let (format, shards, _) = found(&beside, Some(FILES), None).await.unwrap();
+    assert_eq!((format.as_str(), shards.len()), (FILES, 1));
     // Whoever asks for plain files has them.
     let (format, ..) = found(&store, Some(FILES), None).await.unwrap();
     assert_eq!(format, FILES);
@@ -106,4 +140,51 @@ async fn an_index_under_its_former_name_is_told_of() {
     for word in ["'forebay.fbi'", "'_forebay.fbi'", "rename"] {
         assert!(told.contains(word), "no {word:?} in {told}");
     }
+}
+
+#[tokio::test]
+async fn an_index_under_its_former_name_is_to_be_renamed_and_not_made_anew() {
+    let (store, context): (Arc<dyn Store>, Context) = (Arc::new(MemoryStore::new()), context());
+    fill(&*store).await;
+    put(&*store, "forebay.fbi", "an index").await;
+    let before = names(&*store).await;
+    let open = async |options: OpenOptions| Dataset::open(Arc::clone(&store), &context, &options).await;
+    let of = |manifest: UseManifest, save: Save| OpenOptions {
+        manifest,
+        save,
+        ..OpenOptions::default()
+    };
+    for (options, kind) in [
+        (of(UseManifest::Always, Save::No), ErrorKind::NotFound),
+        (of(UseManifest::IfThere, Save::IfAbsent), ErrorKind::AlreadyExists),
+        (of(UseManifest::Never, Save::IfAbsent), ErrorKind::AlreadyExists),
+    ] {
+        let error = open(options).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        let hint = error.hint().unwrap_or_default();
+        assert!(hint.contains("rename it to '_forebay.fbi'"), "{error}: {hint}");
+    }
+    assert_eq!(names(&*store).await, before);
+    // One that is kept elsewhere has nothing to do with it, and whoever insists has one made.
+    let elsewhere: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let named = saving().with_manifest_at(Some((elsewhere, key("x.fbi"))));
+    assert_eq!(open(named).await.unwrap().samples(), 400);
+    let made = open(of(UseManifest::Never, Save::Replace)).await.unwrap();
+    assert_eq!(made.samples(), 400);
+}
+
+#[tokio::test]
+async fn an_index_under_its_former_name_is_told_of_where_shards_are_named_too() {
+    let (store, context): (Arc<dyn Store>, Context) = (Arc::new(MemoryStore::new()), context());
+    fill(&*store).await;
+    put(&*store, "forebay.fbi", "an index").await;
+    let notes = Arc::new(Heard::default());
+    let options = OpenOptions {
+        shards: Some(vec![key("000001.lines")]),
+        progress: Arc::clone(&notes) as Arc<dyn Progress>,
+        ..OpenOptions::default()
+    };
+    Dataset::open(store, &context, &options).await.unwrap();
+    let told = notes.take();
+    assert!(told.len() == 1 && told[0].contains("'_forebay.fbi'"), "{told:?}");
 }

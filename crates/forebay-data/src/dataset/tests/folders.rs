@@ -3,13 +3,14 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::*;
+use crate::table::Layout;
 
 /// Keeps what it is told.
 #[derive(Debug, Default)]
-struct Heard(Mutex<Vec<String>>);
+pub(super) struct Heard(Mutex<Vec<String>>);
 
 impl Heard {
-    fn take(&self) -> Vec<String> {
+    pub(super) fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -176,4 +177,46 @@ async fn sums_of_others_and_former_side_files_are_no_samples() {
     put(&*store, "forebay.fbi", "former").await;
     let (_, _, told) = open(&store, OpenOptions::default()).await;
     assert_eq!(told.len(), 1, "the former index alone: {told:?}");
+}
+
+#[tokio::test]
+async fn of_a_folder_that_is_listed_only_the_samples_asked_for_are_read() {
+    let (store, context) = (images().await, context());
+    put(&*store, "cat/2.jpg", "").await;
+    let whole = Dataset::open(Arc::clone(&store), &context, &OpenOptions::default())
+        .await
+        .unwrap();
+    let whole = whole.table(0).await.unwrap();
+    let Layout::Samples(all) = &whole.layout else {
+        panic!("a folder has samples")
+    };
+    let counted = Counted::new(Arc::clone(&store));
+    let counting: Arc<dyn Store> = Arc::new(counted.clone());
+    let found = discover(&counting, &context, None, None).await.unwrap();
+    let set = found.files().unwrap();
+    assert_eq!((set.samples(), set.files(), set.classes().len()), (4, 4, 2));
+    let silent: Arc<dyn Progress> = Arc::new(Silent);
+    for (samples, reads) in [(0..0, 0), (0..2, 2), (2..3, 0), (2..4, 1), (3..4, 1)] {
+        let before = counted.counts().of(Op::Read).requests;
+        let table = found.peek(0, samples.clone(), &context, &silent).await.unwrap();
+        assert_eq!(
+            counted.counts().of(Op::Read).requests - before,
+            reads,
+            "{samples:?}"
+        );
+        let Layout::Samples(some) = &table.layout else {
+            panic!("a folder has samples")
+        };
+        assert_eq!(some.len(), samples.len());
+        for (row, sample) in samples.enumerate() {
+            let of = |samples: &crate::Samples, at: usize| {
+                (
+                    samples.keys.get(at).map(str::to_owned),
+                    samples.extent(at),
+                    samples.crcs[at],
+                )
+            };
+            assert_eq!(of(some, row), of(all, sample));
+        }
+    }
 }

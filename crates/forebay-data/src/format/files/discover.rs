@@ -291,7 +291,7 @@ impl FileSet {
     }
 
     /// The fields over all samples, in the order they are first met.
-    pub(crate) fn fields(&self) -> Vec<Field> {
+    pub fn fields(&self) -> Vec<Field> {
         if let FileLayout::Images(fields) = &self.layout {
             return vec![
                 Field::new(&fields.image, Kind::Image),

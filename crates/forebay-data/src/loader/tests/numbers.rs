@@ -297,7 +297,7 @@ async fn integers_that_a_float_would_round_are_bad_samples() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decimal_becomes_the_number_it_stands_for() {
-    let stored = [9995, -1, 0, 900_719_925_474_099_3].map(i64::to_le_bytes);
+    let stored = [9995, -1, 0, 9_007_199_254_740_993].map(i64::to_le_bytes);
     let (dtype, shape) = (Dtype::Int64, Vec::new());
     let decimal = |scale| Some(Unit::Decimal { digits: 18, scale });
     let field = Field::new("n", Kind::Array { dtype, shape });

@@ -1,5 +1,7 @@
 //! Runs that ended early are gone on with, and nothing but a whole run leaves a manifest.
 
+use std::sync::{Mutex, PoisonError};
+
 use forebay_core::ErrorKind;
 use forebay_store::wrap::{Counted, Fault, FaultPlan, Faulty, Op, When};
 
@@ -232,7 +234,7 @@ async fn a_plan_is_taken_back_only_where_nothing_else_is() {
     folder(&*from, 20).await;
     let (spec, to) = (small(PackFormat::Wds), memory_store());
     let plan = plan_of(&from, &spec, 1).await;
-    let mut target = Target::new(Arc::clone(&to), &context());
+    let mut target = Target::new(Arc::clone(&to), &context(), &spec.progress);
     target.begin(&plan, &Contents::default()).await.unwrap();
     let other = plan_of(&from, &spec, 2).await;
     target.withdraw(&other).await.unwrap();
@@ -337,4 +339,39 @@ async fn a_finished_target_is_finished() {
     let report = run(&from, &to, &spec).await.unwrap();
     assert_eq!(report.samples, 20);
     written(&*to).await;
+}
+
+/// Keeps what it is told.
+#[derive(Debug, Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl Progress for Heard {
+    fn noted(&self, note: &str) {
+        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.push(note.to_owned());
+    }
+}
+
+/// Nobody is kept from packing by it, but whoever pays for what was left knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn uploads_that_cannot_be_looked_for_are_told() {
+    let from = memory_store();
+    folder(&*from, 20).await;
+    let (to, spec) = (memory_store(), small(PackFormat::Wds));
+    end_early(&from, &to, &spec).await;
+    // The target is listed, and then its uploads.
+    let denied = Fault::Fail(ErrorKind::PermissionDenied);
+    let plan = FaultPlan::new(Seed(0)).with(Op::List, When::Nth(2), denied);
+    let denying: Arc<dyn Store> = Arc::new(Faulty::new(Arc::clone(&to), plan));
+    let heard = Arc::new(Heard::default());
+    let spec = PackSpec {
+        progress: Arc::clone(&heard) as Arc<dyn Progress>,
+        ..spec
+    };
+    run(&from, &denying, &spec).await.unwrap();
+    let told = heard.0.lock().unwrap().clone();
+    let [told] = &told[..] else { panic!("{told:?}") };
+    for word in ["cannot be looked for", "paid for"] {
+        assert!(told.contains(word), "no {word:?} in {told}");
+    }
 }

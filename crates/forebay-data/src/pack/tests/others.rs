@@ -28,7 +28,7 @@ async fn of_two_plans_for_one_target_one_is_refused() {
         plan_of(&from, &other, 1).await
     });
     let to = memory_store();
-    let target = Target::new(Arc::clone(&to), &context());
+    let target = Target::new(Arc::clone(&to), &context(), &spec.progress);
     let seen = target.contents().await.unwrap();
     target.begin(&one, &seen).await.unwrap();
     let error = target.begin(&two, &seen).await.unwrap_err();
@@ -165,4 +165,35 @@ async fn notes_without_a_plan_are_forgotten() {
     let report = run(&from, &to, &spec).await.unwrap();
     assert_eq!(report.shards_kept, 0);
     assert!(written(&*to).await == written(&*alone).await);
+}
+
+/// Give an object another name.
+async fn rename(store: &dyn Store, from: &str, to: &str) {
+    let bytes = contents(store).await.remove(from).unwrap();
+    put(store, to, &bytes).await;
+    store.delete(&key(from)).await.unwrap();
+}
+
+/// What an earlier version packed has its index under another name, and its own shards are not taken for somebody else's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_whose_index_has_its_former_name_is_replaced_once_that_is_renamed() {
+    let from = memory_store();
+    folder(&*from, 30).await;
+    let (to, spec) = (memory_store(), small(PackFormat::Wds));
+    run(&from, &to, &spec).await.unwrap();
+    rename(&*to, MANIFEST_NAME, "forebay.fbi").await;
+    rename(&*to, SUMS_NAME, "SHA256SUMS").await;
+    let before = contents(&*to).await;
+    for spec in [spec.clone(), over(&spec)] {
+        let error = run(&from, &to, &spec).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+        let told = format!("{error} {}", error.hint().unwrap_or_default());
+        for word in ["'forebay.fbi'", "former name", "renamed to '_forebay.fbi'"] {
+            assert!(told.contains(word), "no {word:?} in {told}");
+        }
+    }
+    assert!(contents(&*to).await == before, "nothing was touched");
+    rename(&*to, "forebay.fbi", MANIFEST_NAME).await;
+    run(&from, &to, &over(&spec)).await.unwrap();
+    assert_eq!(samples(&to).await.len(), 30);
 }
