@@ -251,7 +251,7 @@ class Stream(Iterator[Batch]):
 
     def skip(self) -> None:
         """Leave out a batch that ``transform`` raised for, which would come again."""
-        if self._native.taken > self._given:
+        if _alone(getattr, self._native, "taken") > self._given:
             self._given += 1
 
     def _look(self) -> tuple[int, Any] | None:
@@ -315,7 +315,7 @@ class Stream(Iterator[Batch]):
             raise InvalidInputError(f"a state is a dict as state_dict() gives it: {error}") from error
         _alone(self._native.restart, text, self._given)
         self._given_before = None
-        self._batches = self._native.batches
+        self._batches = _alone(getattr, self._native, "batches")
 
     def report(self) -> dict[str, Any]:
         """Tell samples, bytes, waits and whose fault they were, bad samples, the ledger; empty at first."""
