@@ -131,6 +131,13 @@ impl PyNativeStream {
         })
     }
 
+    /// Refuse what ``new`` would refuse of any data set, without opening one.
+    #[staticmethod]
+    fn check(py: Python<'_>, urls: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<()> {
+        let options = Options::new(urls, options)?;
+        options.check().map_err(|error| errors::raise(py, &error))
+    }
+
     /// Batches that were taken from the loader, given or not.
     #[getter]
     fn taken(&self) -> u64 {

@@ -15,7 +15,7 @@ from test_stream import write_shard
 
 pytest.importorskip("torch")
 
-from test_torch import join, meet
+from test_torch import WRONG, join, meet
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -59,6 +59,10 @@ def fail_beside_others(rank: int, data: str, meeting: str) -> None:
                 kind(f"{data}/nothing" if rank else data, **OPTIONS)
             with pytest.raises(forebay.InvalidInputError, match="no data set in the list"):
                 kind([] if rank else [data], **OPTIONS)
+            for wrong, words in WRONG:
+                if "world" not in wrong:
+                    with pytest.raises(forebay.InvalidInputError, match=words):
+                        kind(data, **{**OPTIONS, **(wrong if rank else {})})
         with pytest.raises(forebay.UnsupportedError, match="no 'cuda:77' here"):
             own.StreamLoader(data, device="cuda:77" if rank else None, **OPTIONS)
 
@@ -145,9 +149,9 @@ def share_in_other_ways(rank: int, data: str, meeting: str) -> None:
             ):
                 kind(data, rank=rank, world=rank + 1, **OPTIONS)
             with pytest.raises(
-                forebay.InvalidInputError, match=r"as rank 2, .*, 17 and others of 4000000000, so"
+                forebay.InvalidInputError, match=r"as rank 2, .*, 17 and others of 1000000000, so"
             ):
-                kind(data, rank=rank, world=4_000_000_000, **OPTIONS)
+                kind(data, rank=rank, world=1_000_000_000, **{**OPTIONS, "shuffle": False})
             with pytest.raises(forebay.InvalidInputError, match="rank and world belong together"):
                 kind(data, rank=rank, **OPTIONS)
         # Both have the same share where they are parts of one model.

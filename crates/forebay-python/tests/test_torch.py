@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import importlib.util
 import itertools
+import pickle
 import warnings
 from collections.abc import Iterable
 from datetime import timedelta
@@ -14,6 +17,7 @@ import pytest
 from conftest import Script
 from test_stream import keys, names, value, write_shard
 
+np = pytest.importorskip("numpy")
 pytest.importorskip("torch")
 
 
@@ -402,6 +406,21 @@ def test_views_that_a_transform_gives_leave_workers_as_bytes(data: Path) -> None
         assert values["bin"] == [value(key) for key in own]
 
 
+# Arguments that are wrong whatever the data set is, as Rust knows.
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"filter": "cls >"}, "filter"),
+    ({"bad": "ignore"}, "skip"),
+    ({"decode": {"cls": "image:nothing"}}, "nothing"),
+    ({"memory": "much"}, "memory"),
+    ({"shuffle": True, "rank": 0, "world": 3}, "63 or 66"),
+    ({"rank": 2, "world": 2}, "rank 2 is not below"),
+    ({"lanes": 0}, "lanes must not be 0"),
+    ({"format": {"tokens": 5}}, "has a name"),
+    ({"last": "none"}, "last cannot be 'none'; one of: drop, short, wrap"),
+    ({"last": "wrap", "drop_last": True}, "give one of them"),
+]
+
+
 def test_data_sets_say_early_what_is_wrong(data: Path) -> None:
     from forebay.torch import StreamDataset
 
@@ -422,6 +441,50 @@ def test_data_sets_say_early_what_is_wrong(data: Path) -> None:
         assert len(batches) == 12
         assert set(batches[0]) == {"cls", "__key__"}
     StreamDataset("s3://bucket/prefix", batch_size=5)
+    for options, words in WRONG:
+        with pytest.raises(forebay.InvalidInputError, match=words):
+            StreamDataset("s3://bucket/prefix", batch_size=5, **options)
+    # What becomes of patterns is known where they are opened, and what to write instead.
+    pattern = StreamDataset(data / "*.tar", batch_size=5)
+    with pytest.raises(forebay.NotFoundError, match="hint") as told:
+        next(iter(pattern))
+    with pytest.raises(forebay.NotFoundError) as known:
+        forebay.stream(data / "*.tar", batch_size=5)
+    assert str(told.value) == str(known.value)
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "words"),
+    [
+        ("x", "2", "RANK cannot be 'x'"),
+        ("1", "-2", "WORLD_SIZE cannot be '-2'"),
+        ("1", "5000000000", "WORLD_SIZE cannot be"),
+        ("", "2", "go together"),
+        ("1", "", "go together"),
+    ],
+)
+def test_launchers_that_say_nothing_useful_are_told(
+    data: Path, monkeypatch: pytest.MonkeyPatch, rank: str, world: str, words: str
+) -> None:
+    from forebay.torch import StreamDataset, StreamLoader
+
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", world)
+    for kind in (StreamDataset, StreamLoader, forebay.stream):
+        with pytest.raises(forebay.InvalidInputError, match=words):
+            kind(data, batch_size=5)
+        assert kind(data, batch_size=5, rank=0, world=1) is not None
+
+
+def test_launchers_that_say_nothing_leave_a_process_alone(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forebay.torch import StreamLoader
+
+    monkeypatch.setenv("RANK", "")
+    monkeypatch.setenv("WORLD_SIZE", "")
+    for kind in (StreamLoader, forebay.stream):
+        assert len(kind(data, batch_size=5)) == 24
 
 
 @pytest.mark.parametrize("workers", [0, 1])

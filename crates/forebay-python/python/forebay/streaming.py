@@ -125,6 +125,11 @@ def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+def look_through(options: Mapping[str, Any]) -> None:
+    """Refuse arguments, as ``checked`` gives them, that a stream would refuse whatever it is of."""
+    NativeStream.check(options["url"], {**options, "decode": _by_threads(options["decode"])})
+
+
 _SHARED = (
     "another thread is using the stream, which is for one thread at a time: give each its own, "
     "or put a lock around it"

@@ -24,9 +24,9 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from forebay._batches import Batch, sendable
 from forebay._forebay import InvalidInputError, NotFoundError, PreconditionError, UnsupportedError
-from forebay._ranks import Ranks
+from forebay._ranks import Ranks, launcher
 from forebay._tensors import RaggedTensor, apply, tensors
-from forebay.streaming import _SHARED, Stream, checked, stream
+from forebay.streaming import _SHARED, Stream, checked, look_through, stream
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -51,8 +51,9 @@ def _ranks(options: dict[str, Any]) -> dict[str, Any]:
         group = torch.distributed
         if group.is_available() and group.is_initialized():
             return {**options, "rank": group.get_rank(), "world": group.get_world_size()}
-        if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-            return {**options, "rank": int(os.environ["RANK"]), "world": int(os.environ["WORLD_SIZE"])}
+        launched = launcher()
+        if launched is not None:
+            return {**options, "rank": launched[0], "world": launched[1]}
     return options
 
 
@@ -439,7 +440,9 @@ def _given(url: _Url, options: Mapping[str, Any]) -> tuple[list[str], dict[str, 
     bound = _ARGUMENTS.bind(url, **options)
     bound.apply_defaults()
     arguments = checked(bound.arguments)
-    return arguments["url"], _ranks({name: arguments[name] for name in options})
+    given = _ranks({name: arguments[name] for name in options})
+    look_through({**arguments, **given})
+    return arguments["url"], given
 
 
 def _look_at(urls: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -453,7 +456,8 @@ def _look_at(urls: Sequence[str], options: Mapping[str, Any]) -> None:
 
 def _look(url: str, name: str = "url") -> None:
     """Refuse a path of this machine that is not there; to look for others takes the network."""
-    is_path = ":" not in url.partition("/")[0] and "{" not in url
+    # What becomes of patterns, whoever opens it knows, and what to write in their place.
+    is_path = ":" not in url.partition("/")[0] and not any(mark in url for mark in "{*?")
     if is_path and not os.path.exists(url):
         raise NotFoundError(f"{name}: there is no '{url}'")
 

@@ -116,6 +116,11 @@ impl Options {
         })
     }
 
+    /// Refuse what fits no data set.
+    pub(super) fn check(&self) -> Result<()> {
+        self.spec.order.check()
+    }
+
     /// What opening will say.
     pub(super) fn notes(&self) -> Notes {
         self.notes.clone()
