@@ -487,6 +487,47 @@ def test_launchers_that_say_nothing_leave_a_process_alone(
         assert len(kind(data, batch_size=5)) == 24
 
 
+def doubled(dataset: Any) -> list[Any]:
+    """Give copies of a data set, by all that makes some."""
+    made = [copy.deepcopy(dataset), copy.copy(dataset), pickle.loads(pickle.dumps(dataset))]
+    cloudpickle = importlib.util.find_spec("cloudpickle")
+    if cloudpickle is not None:
+        made.append(pickle.loads(importlib.import_module("cloudpickle").dumps(dataset)))
+    return made
+
+
+@pytest.mark.timeout(120)
+def test_copies_tell_their_workers_the_epoch(data: Path) -> None:
+    from forebay.torch import StreamDataset
+    from torch.utils.data import DataLoader
+
+    forebay.stream(data, batch_size=10, save_index=True).close()
+    dataset = StreamDataset(data, batch_size=10, shuffle=True, lanes=4)
+    dataset.set_epoch(3)
+    for again in doubled(dataset):
+        loader = DataLoader(
+            again, batch_size=None, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
+        )
+        assert {batch.epoch for batch in loader} == {3}
+        again.set_epoch(5)
+        assert {batch.epoch for batch in loader} == {5}
+        dataset.set_epoch(3)
+
+
+def test_epochs_are_known_on_the_host(data: Path) -> None:
+    import torch
+    from forebay.torch import StreamDataset
+
+    # In its place, a GPU would be asked before every iteration, and could not be by workers that are forked.
+    torch.set_default_device("meta")
+    try:
+        dataset = StreamDataset(data, batch_size=10)
+        dataset.set_epoch(2)
+        assert next(iter(dataset)).epoch == 2
+    finally:
+        torch.set_default_device(None)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_batches_are_not_put_into_batches(data: Path, workers: int) -> None:
     from forebay.torch import StreamDataset

@@ -506,13 +506,26 @@ class StreamDataset(IterableDataset[Any]):
 
         # Shared with workers that live on from one epoch to the next, and by those that do not: the epoch,
         # whether an iteration has given something, and whether there is nothing more to say about that.
-        shared = torch.zeros(3, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
-        self._epoch, self._has_given, self._is_settled = shared.split(1)
+        self._share(torch.zeros(3, dtype=torch.int64, device="cpu"))
         if check_ranks:
             # Workers cannot ask each other.
             _open_together(prepare, must_compare=True).close()
         else:
             _look_at(*prepare())
+
+    def _share(self, said: torch.Tensor) -> None:
+        if not said.is_shared():  # type: ignore[no-untyped-call, unused-ignore]
+            said.share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
+        self._said = said
+        self._epoch, self._has_given, self._is_settled = said.split(1)  # type: ignore[no-untyped-call, unused-ignore]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_epoch": None, "_has_given": None, "_is_settled": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # What is copied or pickled by others than torch is in memory of its own.
+        vars(self).update(state)
+        self._share(state["_said"])
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration gives."""
