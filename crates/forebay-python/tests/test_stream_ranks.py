@@ -96,6 +96,25 @@ def test_a_rank_that_fails_is_waited_for_by_nobody(data: Path, tmp_path: Path) -
     meet(fail_beside_others, tmp_path, str(data))
 
 
+def stream_beside_others(rank: int, data: str, meeting: str) -> None:
+    from forebay.torch import StreamLoader
+
+    group = join(rank, meeting)
+    try:
+        if rank == 0:
+            # The other one makes none, and is not waited for.
+            with StreamLoader(data, rank=0, world=1, check_ranks=False, **OPTIONS) as loader:
+                assert len(loader) == len(list(loader)) == 7
+        with StreamLoader(data, check_ranks=False, **OPTIONS) as loader:
+            assert len(loader) == 3
+    finally:
+        group.destroy_process_group()
+
+
+def test_a_rank_that_checks_nothing_waits_for_nobody(data: Path, tmp_path: Path) -> None:
+    meet(stream_beside_others, tmp_path, str(data))
+
+
 def fail_beside_a_slow_rank(rank: int, data: str, meeting: str, said: str) -> None:
     import forebay.torch as own
 

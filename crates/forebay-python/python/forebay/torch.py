@@ -10,6 +10,7 @@ there is one already, ``StreamDataset`` fits into it, with ``batch_size=None`` a
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import os
@@ -109,6 +110,9 @@ class StreamLoader:
     With a CUDA ``device``, the next batch is copied on a side stream while the one before it is in use,
     straight from the memory it was made in. ``pin_memory`` without a device gives tensors in pinned memory
     of torch's own.
+
+    Under ``torch.distributed`` all ranks make it together, and compare what they see. With
+    ``check_ranks=False`` this one asks nobody, as where it is the only one that evaluates.
     """
 
     def __init__(
@@ -117,6 +121,7 @@ class StreamLoader:
         *,
         device: str | torch.device | None = None,
         pin_memory: bool = False,
+        check_ranks: bool = True,
         **options: Any,
     ) -> None:
         """Open the data set; reading ahead begins with the first batch."""
@@ -133,7 +138,9 @@ class StreamLoader:
                 self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call, unused-ignore]
             return _given(url, options)
 
-        self.stream: Stream = _open_together(prepare)
+        self.stream: Stream = (
+            _open_together(prepare, on=lambda: self.device) if check_ranks else _open(prepare())
+        )
         # The batch that is given next, with where the stream stood before it and whether it is the last of
         # its epoch; and the one behind it, on its way to the device.
         self._next: tuple[Any, dict[str, Any], bool] | None = None
@@ -363,15 +370,28 @@ def _attempt(make: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         return None, error
 
 
+def _open(given: tuple[list[str], dict[str, Any]]) -> Stream:
+    urls, options = given
+    return stream(urls, **options)
+
+
 def _open_together(
-    prepare: Callable[[], tuple[list[str], dict[str, Any]]], *, must_compare: bool = False
+    prepare: Callable[[], tuple[list[str], dict[str, Any]]],
+    *,
+    must_compare: bool = False,
+    on: Callable[[], torch.device | None] = lambda: None,
 ) -> Stream:
     """Open a stream as all ranks do: where one of them cannot, none goes on, nor waits for it.
 
     Whatever can fail without opening it is done by ``prepare``, which gives the arguments, and told first: a
-    rank that makes an index of the data set is long in opening it.
+    rank that makes an index of the data set is long in opening it. ``on`` names the device of this rank, once
+    that is known.
     """
     ranks = Ranks(None, None, "auto", None)
+
+    def tell(row: Any, error: BaseException | None) -> list[Any]:
+        with _current(on()):
+            return ranks.tell(row, error, _OPEN)
 
     def looked() -> tuple[list[str], dict[str, Any]]:
         urls, options = prepare()
@@ -385,20 +405,30 @@ def _open_together(
         return urls, options
 
     given, error = _attempt(looked)
-    rows = ranks.tell(None if given is None else (given[1].get("rank"), given[1].get("world")), error, _OPEN)
+    rows = tell(None if given is None else (given[1].get("rank"), given[1].get("world")), error)
     if ranks.by_torch:
         _check_shares(rows)
     assert given is not None
-    urls, options = given
-    opened, error = _attempt(lambda: stream(urls, **options))
+    arguments = given
+    opened, error = _attempt(lambda: _open(arguments))
     try:
-        _agree(ranks.tell(None if opened is None else opened.state_dict(), error, _OPEN))
+        _agree(tell(None if opened is None else opened.state_dict(), error))
     except BaseException:
         if opened is not None:
             opened.close()
         raise
     assert opened is not None
     return opened
+
+
+def _current(device: torch.device | None) -> contextlib.AbstractContextManager[Any]:
+    """Have a GPU be the current one, through which ranks tell each other where their group has NCCL only.
+
+    Whoever names the device of each rank need not have set it; of ranks that share one, NCCL waits for ever.
+    """
+    if device is None or device.type != "cuda":
+        return contextlib.nullcontext()
+    return torch.cuda.device(device)
 
 
 def _check_shares(shares: list[tuple[int, int]]) -> None:
