@@ -188,6 +188,56 @@ def test_transforms_may_return_anything(data: Path) -> None:
         assert sum(1 for _ in loader) == 12
 
 
+def test_memory_is_pinned_where_torch_can(data: Path) -> None:
+    import torch
+    from forebay.torch import StreamLoader
+
+    options: dict[str, Any] = {"batch_size": 10, "fields": ["cls"], "decode": {"cls": "int"}}
+    if not torch.cuda.is_available():
+        # As early as that there is no such device.
+        with pytest.raises(forebay.UnsupportedError, match="pin_memory: torch cannot pin memory here"):
+            StreamLoader(data, pin_memory=True, **options)
+        return
+    with StreamLoader(data, pin_memory=True, **options) as loader:
+        assert next(loader)["cls"].is_pinned()
+        assert loader.report()["unpinned_tensors"] == 0
+
+
+def test_nothing_is_pinned_that_cannot_be(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from forebay.torch import StreamLoader
+
+    def pinned(tensor: torch.Tensor) -> torch.Tensor:
+        made.append(tensor)
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise RuntimeError("only dense CPU tensors can be pinned")
+        return tensor.clone()
+
+    def transform(batch: Any) -> Any:
+        elsewhere = torch.ones(4, device="meta")
+        return {
+            "cls": batch["cls"],
+            "away": elsewhere,
+            "sparse": torch.eye(3).to_sparse(),
+            "none": torch.zeros(0),
+        }
+
+    made: list[Any] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pinned)
+    with StreamLoader(
+        data, batch_size=10, pin_memory=True, decode={"cls": "int"}, transform=transform
+    ) as loader:
+        made.clear()
+        for batch in itertools.islice(loader, 3):
+            assert batch["away"].is_meta
+            assert batch["sparse"].is_sparse
+            assert batch["cls"].tolist()
+            assert batch["none"].numel() == 0
+        assert len(made) == 3
+        # Of none of them was there too little pinned memory.
+        assert loader.report()["unpinned_tensors"] == 0
+
+
 def join(rank: int, meeting: str) -> Any:
     """Become one of two ranks."""
     import torch

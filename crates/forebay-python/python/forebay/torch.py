@@ -80,6 +80,15 @@ def _unpin(address: int, size: int) -> None:
     _check(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call, unused-ignore]
 
 
+def _check_pinning() -> None:
+    """Refuse to pin where torch cannot: it would say so at the first batch, and each time."""
+    try:
+        torch.empty(1, device="cpu").pin_memory()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise UnsupportedError(f"pin_memory: torch cannot pin memory here: {reason}") from error
+
+
 def _device(device: str | torch.device) -> torch.device:
     """Name a device that is there."""
     try:
@@ -132,6 +141,8 @@ class StreamLoader:
         def prepare() -> tuple[list[str], dict[str, Any]]:
             if device is not None:
                 self.device = _device(device)
+            if pin_memory and not self._is_cuda():
+                _check_pinning()
             options.setdefault("epochs", None)
             if self._is_cuda():
                 options.setdefault("pin", (_pin, _unpin))
@@ -254,8 +265,7 @@ class StreamLoader:
                 return value._moved(move)
             if not isinstance(value, torch.Tensor):
                 return value
-            wants_pinned = self.pin_memory or self._side is not None
-            if wants_pinned and not value.is_pinned() and value.numel() > 0:
+            if (self.pin_memory or self._side is not None) and _can_be_pinned(value):
                 # On the way to a device, that is: more batches are in use than there is pinned memory for.
                 self._unpinned += self._side is not None
                 value = value.pin_memory()
@@ -354,6 +364,12 @@ def _at_epoch(state: Mapping[str, Any], epoch: int, batches: int) -> dict[str, A
     if state.get("sources") is None:
         return {**state, "epoch": epoch, "samples": 0}
     return {**state, "samples": epoch * batches * state["batch"]}
+
+
+def _can_be_pinned(value: torch.Tensor) -> bool:
+    """Say whether it is not pinned and can be, dense and on the host: a transform may give others."""
+    is_dense = value.device.type == "cpu" and value.layout == torch.strided
+    return is_dense and value.numel() > 0 and not value.is_pinned()
 
 
 def _record(value: Any, stream: Any) -> Any:
