@@ -188,6 +188,77 @@ def test_transforms_may_return_anything(data: Path) -> None:
         assert sum(1 for _ in loader) == 12
 
 
+def arrays_without_tensors() -> dict[str, Any]:
+    """Give arrays of every kind that torch has no tensors for."""
+    arrays = [
+        np.array(["text", "more"]),
+        np.array([b"bytes"]),
+        np.array([None, {}], dtype=object),
+        np.array(["2026-01-01"], dtype="M8[D]"),
+        np.array([5], dtype="m8[s]"),
+        np.zeros(2, dtype=[("a", "i4"), ("b", "f8")]),
+        np.zeros(2, dtype="V3"),
+        np.zeros(2, dtype="longdouble"),
+    ]
+    return {array.dtype.str: array for array in arrays}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_arrays_that_torch_has_no_tensors_for_stay(data: Path, workers: int) -> None:
+    from forebay.torch import StreamDataset, StreamLoader
+    from torch.utils.data import DataLoader
+
+    arrays = arrays_without_tensors()
+    options: dict[str, Any] = {"batch_size": 60, "transform": lambda _: dict(arrays)}
+    dataset = StreamDataset(data, **options)
+    how: dict[str, Any] = {"batch_size": None, "num_workers": workers}
+    if workers:
+        # What is local here cannot be sent to others.
+        how["multiprocessing_context"] = "fork"
+    # A DataLoader converts by itself, and refuses times and records.
+    for loader in (
+        StreamLoader(data, epochs=1, **options),
+        DataLoader(dataset, collate_fn=lambda batch: batch, **how),
+    ):
+        batches = list(loader)
+        assert len(batches) == 2
+        for batch in batches:
+            assert all(isinstance(array, np.ndarray) for array in batch.values())
+            assert all(batch[name].dtype == array.dtype for name, array in arrays.items())
+            assert all(batch[name].tolist() == array.tolist() for name, array in arrays.items())
+    texts = {name: array for name, array in arrays.items() if array.dtype.kind in "SUO"}
+    dataset = StreamDataset(data, batch_size=60, transform=lambda _: dict(texts))
+    assert [set(batch) for batch in DataLoader(dataset, **how)] == [set(texts)] * 2
+
+
+def test_arrays_in_another_order_become_tensors() -> None:
+    import torch
+    from forebay.torch import tensors
+
+    whole = np.arange(24, dtype="i4").reshape(4, 6)
+    fields = np.zeros(3, dtype=[("a", "i4"), ("b", "u1")])
+    fields["a"] = [1, 2, 3]
+    for array in (
+        whole.astype(">i4"),
+        whole[::-1],
+        whole[:, ::-2],
+        whole.astype(">f8")[::-1].T,
+        fields["a"],
+        np.array(5, dtype=">i2"),
+        np.zeros((0, 3), dtype=">f4"),
+    ):
+        for writeable in (True, False):
+            given = array.view()
+            given.flags.writeable = writeable
+            tensor = tensors(given)
+            assert isinstance(tensor, torch.Tensor)
+            assert tensor.tolist() == array.tolist()
+    # Of all others, the memory is shown.
+    for shown in (whole, whole.T, whole[::2, 1:], np.broadcast_to(whole[0], (3, 6))):
+        assert tensors(shown).data_ptr() == shown.__array_interface__["data"][0]
+
+
 def test_memory_is_pinned_where_torch_can(data: Path) -> None:
     import torch
     from forebay.torch import StreamLoader

@@ -20,7 +20,8 @@ def tensors(batch: Any) -> Any:
     """Turn the arrays of a batch into tensors that share their memory; do not write to them.
 
     Dicts, lists and tuples are gone through. Fields of type ``bfloat16`` stay 16-bit integers;
-    ``tensor.view(torch.bfloat16)`` shows what they are.
+    ``tensor.view(torch.bfloat16)`` shows what they are. Arrays of text, objects and times, for which torch
+    has no tensors, stay as they are.
     """
     return apply(batch, _tensor)
 
@@ -39,13 +40,26 @@ class _Writable:
         self.array = array
 
 
+# Kinds of arrays that torch has tensors for: numbers and truth values. Of long doubles it has none.
+_KINDS = "biufc"
+
+
 def _tensor(value: Any) -> Any:
     if isinstance(value, _numpy().ndarray):
-        return torch.from_numpy(value if value.flags.writeable else _numpy().asarray(_Writable(value)))
-    # Unsigned integers of more than a byte came with torch 2.3.
-    if type(value) is Ragged and value.dtype is not None and hasattr(torch, _dtype(value.dtype).name):
+        is_number = value.dtype.kind in _KINDS and hasattr(torch, value.dtype.name)
+        return _of_array(value) if is_number else value
+    if type(value) is Ragged and value.dtype is not None:
         return RaggedTensor(*value._buffers(), value.dtype)
     return value
+
+
+def _of_array(array: Any) -> torch.Tensor:
+    """Show the memory of an array; of one that lies as no tensor can, a copy."""
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array if array.flags.writeable else _numpy().asarray(_Writable(array)))
 
 
 def apply(value: Any, function: Callable[[Any], Any]) -> Any:
