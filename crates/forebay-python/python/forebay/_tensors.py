@@ -78,6 +78,12 @@ def apply(value: Any, function: Callable[[Any], Any]) -> Any:
 
 _PLAIN = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
+# What lists can be converted to: types that numpy has, too, since all but the tensors is on the host.
+_CONVERTED = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+
 
 class RaggedTensor(Ragged):
     """Lists of numbers: ``values[splits[i] : splits[i + 1]]`` are those of sample ``i``.
@@ -135,12 +141,46 @@ class RaggedTensor(Ragged):
         """Give the same with both tensors moved."""
         made = _again(move(self.values), move(self._places), self.dtype)
         if self.device.type == "cpu" or "_data" in vars(self):
-            made._data, made._offsets = self._data, self._offsets
+            if _goes_along(made.values, self.values):
+                made._data = self._data
+            if _goes_along(made._places, self._places):
+                made._offsets = self._offsets
         return made
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> RaggedTensor:
-        """Give it on another device, as ``Tensor.to`` does."""
-        return self._moved(lambda part: part.to(device, non_blocking=non_blocking))
+    def _converted(self, dtype: torch.dtype) -> RaggedTensor:
+        """Give the same numbers as another type, where they are."""
+        name = str(dtype).removeprefix("torch.")
+        if name not in _CONVERTED:
+            raise UnsupportedError(
+                f"lists of numbers cannot become {dtype}; convert their `values`, or what `padded` gives"
+            )
+        values = self._typed().to(dtype)
+        made = _again(values, self.splits * values.element_size(), name)
+        if self.device.type != "cpu" and "_offsets" in vars(self):
+            # What pads on a device asks the host where samples begin, and should not have to wait for it.
+            offsets = self.offsets // self._number().itemsize * values.element_size()
+            made._offsets = memoryview(offsets).cast("B").cast("q")
+        return made
+
+    def _typed(self) -> torch.Tensor:
+        """Give the values as what they are, also those of which ``values`` are the bits."""
+        return self.values.view(torch.bfloat16) if self.dtype == "bfloat16" else self.values
+
+    def to(self, *target: Any, **options: Any) -> RaggedTensor:
+        """Give it on another device, as another type, or both, as ``Tensor.to`` does.
+
+        ``ragged.to("cuda")``, ``ragged.to(torch.int64)``, ``ragged.to("cuda", torch.int64)``,
+        ``ragged.to(tensor)``, all with ``non_blocking`` and ``copy``. Of ``bfloat16``, numbers are converted,
+        and not the bits that ``values`` has.
+        """
+        flags = [one for one in target if isinstance(one, bool)]
+        how: dict[str, Any] = dict(zip(("non_blocking", "copy"), flags, strict=False))
+        how |= {name: options.pop(name) for name in ("non_blocking", "copy") if name in options}
+        # Torch knows best what it is asked for, and of no values it costs nothing to ask.
+        wanted = self._typed()[:0].to(*(one for one in target if not isinstance(one, bool)), **options)
+        # There first: what is converted is often larger.
+        there = self._moved(lambda part: part.to(wanted.device, **how))
+        return there if wanted.dtype == self._typed().dtype else there._converted(wanted.dtype)
 
     def pin_memory(self) -> RaggedTensor:
         """Give it in pinned memory, as ``Tensor.pin_memory`` does."""
@@ -196,6 +236,20 @@ def _again(values: torch.Tensor, places: torch.Tensor, dtype: str) -> RaggedTens
     made = RaggedTensor.__new__(RaggedTensor)
     made.values, made._places, made.dtype = values.view(getattr(torch, _dtype(dtype).name)), places, dtype
     return made
+
+
+# Since torch 2.6, `torch.load` opens what somebody vouches for. This takes two tensors and a name.
+if hasattr(torch.serialization, "add_safe_globals"):
+    torch.serialization.add_safe_globals([_again])
+
+
+def _goes_along(made: torch.Tensor, source: torch.Tensor) -> bool:
+    """Say whether what is on the host of a tensor is that of what was made of it.
+
+    It goes along to devices. A copy on the host has memory of its own: that may be written to, and is what
+    everything shows then, while the memory of the batch can go.
+    """
+    return made.device.type != "cpu" or made.data_ptr() == source.data_ptr()
 
 
 def _on_host(tensor: torch.Tensor) -> memoryview:
