@@ -236,6 +236,17 @@ pub(crate) struct CatArgs {
     pub(crate) url: OsString,
 }
 
+/// What becomes of samples that do not fill the last batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LastArg {
+    /// Left out
+    Drop,
+    /// A short batch
+    Short,
+    /// Filled from the beginning of the epoch
+    Wrap,
+}
+
 /// `forebay stream`.
 #[derive(Debug, Args)]
 pub(crate) struct StreamArgs {
@@ -284,9 +295,12 @@ pub(crate) struct StreamArgs {
     /// Only samples of which this is true, such as "label = 3 and json.width >= 224"; see the page about Parquet for the language
     #[arg(long, value_name = "EXPRESSION")]
     pub(crate) filter: Option<String>,
-    /// Leave samples out that do not fill the last batch, instead of a short one
-    #[arg(long)]
+    /// Leave samples out that do not fill the last batch: --last drop
+    #[arg(long, conflicts_with = "last")]
     pub(crate) drop_last: bool,
+    /// What becomes of samples that do not fill the last batch: drop leaves them out; short makes a short one, which may be empty on some ranks; wrap fills it from the beginning of the epoch, so that all samples come at least once and all batches are full
+    #[arg(long, value_enum, value_name = "HOW", default_value = "short")]
+    pub(crate) last: LastArg,
     /// Decode a field into one array: int, float (int:-1 has -1 where there is none), array:DTYPE:SHAPE such as array:uint16:2048, or image:PLAN such as image:rrc:224,flip,normalize
     #[arg(long, value_name = "FIELD=HOW")]
     pub(crate) decode: Vec<String>,
@@ -296,7 +310,7 @@ pub(crate) struct StreamArgs {
     /// Go on from a position that --state-out saved: its file, or its JSON
     #[arg(long, value_name = "FILE|JSON")]
     pub(crate) resume: Option<OsString>,
-    /// Save where the run stands at its end, also after Ctrl-C or an error. Python takes it where all settings are the same: there, drop_last is true unless given
+    /// Save where the run stands at its end, also after Ctrl-C or an error. Python takes it where all settings are the same: there, last is drop unless given
     #[arg(long, value_name = "FILE")]
     pub(crate) state_out: Option<OsString>,
     #[command(flatten)]

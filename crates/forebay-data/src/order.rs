@@ -270,7 +270,8 @@ impl OrderSpec {
         self.batch_size.saturating_mul(u64::from(self.world))
     }
 
-    fn check(&self) -> Result<()> {
+    /// Refuse settings that fit no data set.
+    pub fn check(&self) -> Result<()> {
         let zeroes = [
             ("lanes", u64::from(self.lanes)),
             ("batch_size", self.batch_size),

@@ -3,10 +3,12 @@
 //! `fork` copies memory but only the calling thread: runtimes, rings, sockets and every lock another thread held are
 //! dead in the child. A [`ForkGuard`] therefore remembers where it was made. Elsewhere it gives nothing out, and dropping it drops nothing:
 //! the copy in the child is leaked, never touched. The few locks that belong to the process and not to a value are held by the thread
-//! that forks, so that nobody else can hold them at that moment.
+//! that forks, so that nobody else can hold them at that moment; what takes such locks of other crates without the interpreter lock does
+//! it inside [`keep_away`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 
 use forebay_store::{ForkHold, hold_for_fork};
 use pyo3::prelude::*;
@@ -14,7 +16,43 @@ use pyo3::types::PyDict;
 
 thread_local! {
     /// Between the two handlers, which run on the thread that forks.
-    static HELD: RefCell<Option<ForkHold>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<Hold>> = const { RefCell::new(None) };
+    /// This thread is inside `keep_away`, and may be called back into Python from there.
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Read by those inside `keep_away`, written by whoever forks.
+static AWAY: RwLock<()> = RwLock::new(());
+
+/// What a thread that forks holds.
+type Hold = (ForkHold, Option<RwLockWriteGuard<'static, ()>>);
+
+/// Do without the interpreter lock what may hold locks that belong to the process: nobody forks meanwhile.
+pub(crate) fn keep_away<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
+    py.detach(|| {
+        if IS_INSIDE.get() {
+            return work();
+        }
+        let _away = AWAY.read().unwrap_or_else(PoisonError::into_inner);
+        let _entered = Entered::new();
+        work()
+    })
+}
+
+/// Sets `IS_INSIDE` until it is dropped.
+struct Entered;
+
+impl Entered {
+    fn new() -> Self {
+        IS_INSIDE.set(true);
+        Self
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        IS_INSIDE.set(false);
+    }
 }
 
 /// Have the handlers called by `os.fork`.
@@ -28,12 +66,24 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 #[pyfunction]
-fn before_fork() {
-    HELD.with_borrow_mut(|held| {
-        if held.is_none() {
-            *held = Some(hold_for_fork());
+fn before_fork(py: Python<'_>) {
+    if HELD.with_borrow(Option::is_some) {
+        return;
+    }
+    // One that is inside itself, called back from there, would wait for itself.
+    let away = (!IS_INSIDE.get()).then(|| nobody_inside(py));
+    HELD.set(Some((hold_for_fork(), away)));
+}
+
+/// Wait until nobody is inside `keep_away`, without the interpreter lock, which they may want.
+fn nobody_inside(py: Python<'_>) -> RwLockWriteGuard<'static, ()> {
+    loop {
+        match AWAY.try_write() {
+            Ok(away) => return away,
+            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => py.detach(|| drop(AWAY.write())),
         }
-    });
+    }
 }
 
 #[pyfunction]

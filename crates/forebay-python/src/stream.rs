@@ -19,9 +19,9 @@ use serde::Serialize;
 
 use crate::buffer;
 use crate::errors;
-use crate::fork::ForkGuard;
+use crate::fork::{ForkGuard, keep_away};
 use crate::process::{self, Inside, Process};
-use crate::wait::{wait, wait_telling};
+use crate::wait::{drop_inside, wait, wait_telling};
 use options::Options;
 pub(crate) use value::stream_value;
 
@@ -62,13 +62,18 @@ impl State {
         })
     }
 
-    fn loader(&mut self) -> Result<&mut Loader> {
+    fn loader(&mut self, py: Python<'_>) -> Result<&mut Loader> {
         match self.loader {
             Some(ref mut loader) => Ok(loader),
             ref mut none => {
-                let _inside = self.process.runtime().enter();
-                let record = self.record.get_or_insert_with(|| Record::new(&self.sources));
-                let loader = Loader::go_on(&self.spec, &self.outlook.position, record.clone())?;
+                let sources = &self.sources;
+                let record = self.record.get_or_insert_with(|| Record::new(sources));
+                let (process, spec, position) = (self.process, &self.spec, &self.outlook.position);
+                // It makes files and folders, which may be far away, and traces of a process share a lock.
+                let loader = keep_away(py, || {
+                    let _inside = process.runtime().enter();
+                    Loader::go_on(spec, position, record.clone())
+                })?;
                 Ok(none.insert(loader))
             }
         }
@@ -126,6 +131,13 @@ impl PyNativeStream {
         })
     }
 
+    /// Refuse what ``new`` would refuse of any data set, without opening one.
+    #[staticmethod]
+    fn check(py: Python<'_>, urls: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<()> {
+        let options = Options::new(urls, options)?;
+        options.check().map_err(|error| errors::raise(py, &error))
+    }
+
     /// Batches that were taken from the loader, given or not.
     #[getter]
     fn taken(&self) -> u64 {
@@ -142,7 +154,7 @@ impl PyNativeStream {
         let before = self.position(py, given)?;
         let state = self.state_mut(py)?;
         let process = state.process;
-        let loader = state.loader().map_err(|error| errors::raise(py, &error))?;
+        let loader = state.loader(py).map_err(|error| errors::raise(py, &error))?;
         let next = wait(py, process, async { loader.next_batch().await.transpose() })?;
         let next = next.map(|batch| Py::new(py, PyNativeBatch::new(process, batch, &state.sources)));
         let next = next.transpose()?;
@@ -174,7 +186,7 @@ impl PyNativeStream {
             warn(py, note, 2)?;
         }
         let gone = state.stop(outlook);
-        in_runtime(py, state.process, gone);
+        drop_inside(py, state.process, gone);
         (self.taken, self.last) = (given, None);
         Ok(())
     }
@@ -213,7 +225,7 @@ impl PyNativeStream {
             let process = state.as_ref().map(|state| state.process);
             let gone = state.take();
             if let Some(process) = process {
-                in_runtime(py, process, gone);
+                drop_inside(py, process, gone);
             }
         }
     }
@@ -223,14 +235,6 @@ impl PyNativeStream {
 fn warn(py: Python<'_>, note: &str, stack_level: i32) -> PyResult<()> {
     let note = CString::new(note.replace('\0', "?"))?;
     PyErr::warn(py, &py.get_type::<PyUserWarning>(), &note, stack_level)
-}
-
-/// Drop inside the runtime, without the interpreter lock: going away may take a while.
-fn in_runtime<T: Send>(py: Python<'_>, process: &'static Process, gone: T) {
-    py.detach(|| {
-        let _inside = process.runtime().enter();
-        drop(gone);
-    });
 }
 
 fn to_json(py: Python<'_>, value: &impl Serialize) -> PyResult<String> {

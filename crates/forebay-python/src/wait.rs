@@ -43,8 +43,19 @@ pub(crate) fn wait_telling<T: Send>(
     mut tell: impl FnMut() -> PyResult<()>,
 ) -> PyResult<T> {
     let done = in_slices(py, process, future, TELLING_SLICE, &mut tell)?;
-    tell()?;
+    if let Err(raised) = tell() {
+        drop_inside(py, process, done);
+        return Err(raised);
+    }
     Ok(done)
+}
+
+/// Drop inside the runtime, where what is dropped may want to clean up, and without the interpreter lock: going away may take a while.
+pub(crate) fn drop_inside<T: Send>(py: Python<'_>, process: &'static Process, gone: T) {
+    py.detach(|| {
+        let _inside = process.runtime().enter();
+        drop(gone);
+    });
 }
 
 fn in_slices<T: Send>(
@@ -65,11 +76,7 @@ fn in_slices<T: Send>(
             return result.map_err(|error| errors::raise(py, &error));
         }
         if let Err(raised) = py.check_signals().and_then(|()| between()) {
-            py.detach(|| {
-                // What is dropped may want to clean up on the runtime.
-                let _inside = process.runtime().enter();
-                drop(future);
-            });
+            drop_inside(py, process, future);
             return Err(raised);
         }
     }

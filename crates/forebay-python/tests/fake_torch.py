@@ -17,17 +17,33 @@ import numpy as np
 T = TypeVar("T")
 
 
+# Types of tensors, by the names that torch and numpy have for them.
+DTYPES = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+
+
 class Tensor:
+    # Whether the memory of batches is, as where the hook of a loader pins it.
+    is_batch_pinned = True
+    layout = "strided"
+
     def __init__(self, array: Any, device: str = "cpu") -> None:
         self.array = array
-        self.device = device
+        self.device = Device(device)
         self.recorded = 0
 
     def is_pinned(self) -> bool:
-        return True
+        return self.is_batch_pinned
+
+    def pin_memory(self) -> Tensor:
+        if self.device.type != "cpu":
+            raise RuntimeError("only dense CPU tensors can be pinned")
+        return Tensor(self.array.copy())
+
+    def numel(self) -> int:
+        return int(self.array.size)
 
     def to(self, device: Any, non_blocking: bool = False) -> Tensor:
-        return Tensor(self.array.copy(), device.type)
+        return self if self.device.type == device.type else Tensor(self.array.copy(), device.type)
 
     def record_stream(self, _stream: Any) -> None:
         self.recorded += 1
@@ -74,11 +90,19 @@ def install() -> None:
     """Be torch in this interpreter."""
     cudart = types.SimpleNamespace(cudaHostRegister=lambda *_: 0, cudaHostUnregister=lambda *_: 0)
     modules: dict[str, dict[str, Any]] = {
-        "torch": {"Tensor": Tensor, "device": Device, "from_numpy": Tensor, "ndarray": np.ndarray},
+        "torch": {
+            **{name: name for name in (*DTYPES, "strided")},
+            "Tensor": Tensor,
+            "device": Device,
+            "from_numpy": Tensor,
+            "ndarray": np.ndarray,
+        },
+        "torch.serialization": {},
         "torch.cuda": {
             "Stream": Stream,
             "Event": Event,
             "stream": _on,
+            "device": _on,
             "current_stream": Stream,
             "is_available": lambda: True,
             "device_count": lambda: 1,

@@ -316,6 +316,121 @@ def saved(value: Any, where: str) -> Any:
     return torch.load(file, map_location=where, weights_only=False)
 
 
+def test_tensors_of_lists_become_other_types() -> None:
+    torch = pytest.importorskip("torch")
+    from forebay.torch import RaggedTensor, tensors
+
+    lists = [[1, 2, 60_000], [4], []]
+    tokens = tensors(ragged(lists, "uint16"))
+    ways: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((torch.int64,), {}),
+        ((torch.int64, True), {}),
+        ((torch.int64,), {"copy": True, "non_blocking": True}),
+        ((), {"dtype": torch.int64}),
+        (("cpu", torch.int64), {}),
+        (("cpu", torch.int64, True), {}),
+        ((torch.device("cpu"),), {"dtype": torch.int64}),
+        ((torch.zeros(1, dtype=torch.int64),), {}),
+    ]
+    for target, options in ways:
+        ids = tokens.to(*target, **options)
+        assert isinstance(ids, RaggedTensor)
+        assert (ids.dtype, ids.values.dtype) == ("int64", torch.int64)
+        assert ids.values.tolist() == [1, 2, 60_000, 4]
+        assert ids.splits.tolist() == [0, 3, 4, 4]
+        assert ids.lengths.tolist() == [3, 1, 0]
+        assert [value.tolist() for value in ids] == lists
+        assert ids.offsets.tolist() == [0, 24, 32, 32]
+        rows = ids.padded(fill=-1)
+        assert (rows.dtype, rows.tolist()) == (torch.int64, [[1, 2, 60_000], [4, -1, -1], [-1] * 3])
+        assert ids._scattered(-1, 3).equal(rows)
+    assert [value.tolist() for value in tokens] == lists
+    dtypes = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+    for dtype in [*dtypes, "float16", "float32", "float64", "bool"]:
+        made = tensors(ragged([[1, 0], [1]], "int32")).to(getattr(torch, dtype))
+        assert made.dtype == dtype
+        assert [value.tolist() for value in made] == [[1, 0], [1]]
+        assert made.padded().tolist() == [[1, 0], [1, 0]]
+    for other in (torch.bfloat16, torch.complex64):
+        with pytest.raises(forebay.UnsupportedError, match=f"cannot become {other}; convert their `values`"):
+            tokens.to(other)
+    with pytest.raises(TypeError):
+        tokens.to([])
+
+
+def test_lists_of_bfloat16_are_converted_as_numbers() -> None:
+    torch = pytest.importorskip("torch")
+    from forebay.torch import tensors
+
+    values = ragged([[0x3F80, 0x4000], [0xC0A0]], "uint16")
+    values.dtype = "bfloat16"
+    bits = tensors(values)
+    assert bits.to(torch.float32).values.tolist() == [1, 2, -5]
+    assert [value.tolist() for value in bits.to(torch.int64)] == [[1, 2], [-5]]
+    same = bits.to(torch.bfloat16)
+    assert (same.dtype, same.values.dtype) == ("bfloat16", torch.uint16)
+
+
+def test_lists_become_other_types_on_devices() -> None:
+    torch = pytest.importorskip("torch")
+    from forebay.torch import tensors
+
+    ids = tensors(ragged([[1, 2, 3], [], [4]], "uint16")).to("meta", torch.int64)
+    assert (ids.device.type, ids.values.dtype, ids.splits.is_meta) == ("meta", torch.int64, True)
+    # Where samples begin is known on the host, as what pads on a device asks for it.
+    assert ids.offsets.tolist() == [0, 24, 24, 32]
+    assert ids.padded().shape == (3, 3)
+    assert ids.padded(fill=-1, length=2).is_meta
+
+
+def test_copies_of_lists_show_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from forebay.torch import tensors
+
+    tokens = tensors(ragged([[5, 9], [], [1]], "int32"))
+    # Where there is no GPU, nothing can be pinned.
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+    for own in (tokens.pin_memory(), tokens.to("cpu", copy=True)):
+        own.values.clamp_(max=4)
+        assert [value.tolist() for value in own] == [[4, 4], [], [1]]
+        assert own.padded().tolist() == [[4, 4], [0, 0], [1, 0]]
+        assert own.values.data_ptr() == own.bytes.__array_interface__["data"][0]
+        # It holds nothing of the batch.
+        assert own._data.obj is not tokens._data.obj
+        assert own._offsets.obj is not tokens._offsets.obj
+    assert [value.tolist() for value in tokens] == [[5, 9], [], [1]]
+    same = tokens.to("cpu")
+    assert same.values.data_ptr() == tokens.values.data_ptr()
+    assert same._data is tokens._data
+
+
+def test_lists_can_be_pinned_where_there_is_a_gpu_only() -> None:
+    torch = pytest.importorskip("torch")
+    from forebay.torch import tensors
+
+    tokens = tensors(ragged([[5, 9], [], [1]], "int32"))
+    if torch.cuda.is_available():
+        pinned = tokens.pin_memory()
+        assert pinned.values.is_pinned()
+        assert [value.tolist() for value in pinned] == [[5, 9], [], [1]]
+    else:
+        with pytest.raises(RuntimeError):
+            tokens.pin_memory()
+
+
+def test_lists_are_loaded_without_trusting_the_file(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from forebay.torch import tensors
+
+    if not hasattr(torch.serialization, "add_safe_globals"):
+        pytest.skip("this torch trusts files, or nothing but tensors")
+    tokens = tensors(ragged([[1, 2], [], [3]], "uint16"))
+    torch.save({"tokens": tokens}, tmp_path / "saved.pt")
+    again = torch.load(tmp_path / "saved.pt", weights_only=True)["tokens"]
+    assert [value.tolist() for value in again] == [[1, 2], [], [3]]
+    assert torch.load(tmp_path / "saved.pt", weights_only=True, map_location="meta")["tokens"].values.is_meta
+
+
 def test_tensors_of_lists_are_loaded_where_they_are_wanted(documents: Path) -> None:
     pytest.importorskip("torch")
     from forebay.torch import StreamLoader
@@ -378,6 +493,13 @@ def test_tensors_of_lists_on_a_gpu_stay_and_are_loaded_anywhere() -> None:
         assert [value.tolist() for value in again] == lists
         assert copy.deepcopy(again).padded().tolist() == [[1, 2], [0, 0], [3, 0]]
     assert [value.tolist() for value in saved(tokens, "cuda").to("cpu")] == lists
+    # What was changed there is what comes back, and what is on the host shows it.
+    tokens = tokens.to(torch.int64)
+    assert [value.tolist() for value in tokens] == lists
+    tokens.values.clamp_(max=2)
+    back = tokens.to("cpu")
+    assert back.padded().tolist() == tokens.padded().tolist() == [[1, 2], [0, 0], [2, 0]]
+    assert [value.tolist() for value in back] == [[1, 2], [], [2]]
 
 
 @pytest.mark.timeout(120)

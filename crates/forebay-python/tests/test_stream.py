@@ -750,7 +750,7 @@ def test_threads_that_share_a_stream_are_told(data: Path) -> None:
         try:
             assert inside.wait(30)
             state = {"version": 1}
-            uses = (stream.__next__, stream.state_dict, stream.report, stream.close)
+            uses = (stream.__next__, stream.skip, stream.state_dict, stream.report, stream.close)
             for use in (*uses, lambda: stream.load_state_dict(state)):
                 with pytest.raises(forebay.InvalidInputError, match="one thread at a time"):
                     use()

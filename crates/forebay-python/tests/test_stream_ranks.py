@@ -15,7 +15,7 @@ from test_stream import write_shard
 
 pytest.importorskip("torch")
 
-from test_torch import join, meet
+from test_torch import WRONG, join, meet
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -59,6 +59,10 @@ def fail_beside_others(rank: int, data: str, meeting: str) -> None:
                 kind(f"{data}/nothing" if rank else data, **OPTIONS)
             with pytest.raises(forebay.InvalidInputError, match="no data set in the list"):
                 kind([] if rank else [data], **OPTIONS)
+            for wrong, words in WRONG:
+                if "world" not in wrong:
+                    with pytest.raises(forebay.InvalidInputError, match=words):
+                        kind(data, **{**OPTIONS, **(wrong if rank else {})})
         with pytest.raises(forebay.UnsupportedError, match="no 'cuda:77' here"):
             own.StreamLoader(data, device="cuda:77" if rank else None, **OPTIONS)
 
@@ -90,6 +94,25 @@ def fail_beside_others(rank: int, data: str, meeting: str) -> None:
 
 def test_a_rank_that_fails_is_waited_for_by_nobody(data: Path, tmp_path: Path) -> None:
     meet(fail_beside_others, tmp_path, str(data))
+
+
+def stream_beside_others(rank: int, data: str, meeting: str) -> None:
+    from forebay.torch import StreamLoader
+
+    group = join(rank, meeting)
+    try:
+        if rank == 0:
+            # The other one makes none, and is not waited for.
+            with StreamLoader(data, rank=0, world=1, check_ranks=False, **OPTIONS) as loader:
+                assert len(loader) == len(list(loader)) == 7
+        with StreamLoader(data, check_ranks=False, **OPTIONS) as loader:
+            assert len(loader) == 3
+    finally:
+        group.destroy_process_group()
+
+
+def test_a_rank_that_checks_nothing_waits_for_nobody(data: Path, tmp_path: Path) -> None:
+    meet(stream_beside_others, tmp_path, str(data))
 
 
 def fail_beside_a_slow_rank(rank: int, data: str, meeting: str, said: str) -> None:
@@ -145,9 +168,9 @@ def share_in_other_ways(rank: int, data: str, meeting: str) -> None:
             ):
                 kind(data, rank=rank, world=rank + 1, **OPTIONS)
             with pytest.raises(
-                forebay.InvalidInputError, match=r"as rank 2, .*, 17 and others of 4000000000, so"
+                forebay.InvalidInputError, match=r"as rank 2, .*, 17 and others of 1000000000, so"
             ):
-                kind(data, rank=rank, world=4_000_000_000, **OPTIONS)
+                kind(data, rank=rank, world=1_000_000_000, **{**OPTIONS, "shuffle": False})
             with pytest.raises(forebay.InvalidInputError, match="rank and world belong together"):
                 kind(data, rank=rank, **OPTIONS)
         # Both have the same share where they are parts of one model.

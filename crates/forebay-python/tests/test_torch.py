@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import importlib.util
 import itertools
+import pickle
 import warnings
 from collections.abc import Iterable
 from datetime import timedelta
@@ -14,6 +17,7 @@ import pytest
 from conftest import Script
 from test_stream import keys, names, value, write_shard
 
+np = pytest.importorskip("numpy")
 pytest.importorskip("torch")
 
 
@@ -182,6 +186,127 @@ def test_transforms_may_return_anything(data: Path) -> None:
     assert torch.equal(labels, nested["again"][0])
     with StreamLoader(data, transform=lambda _: None, **options) as loader:
         assert sum(1 for _ in loader) == 12
+
+
+def arrays_without_tensors() -> dict[str, Any]:
+    """Give arrays of every kind that torch has no tensors for."""
+    arrays = [
+        np.array(["text", "more"]),
+        np.array([b"bytes"]),
+        np.array([None, {}], dtype=object),
+        np.array(["2026-01-01"], dtype="M8[D]"),
+        np.array([5], dtype="m8[s]"),
+        np.zeros(2, dtype=[("a", "i4"), ("b", "f8")]),
+        np.zeros(2, dtype="V3"),
+        np.zeros(2, dtype="longdouble"),
+    ]
+    return {array.dtype.str: array for array in arrays}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_arrays_that_torch_has_no_tensors_for_stay(data: Path, workers: int) -> None:
+    from forebay.torch import StreamDataset, StreamLoader
+    from torch.utils.data import DataLoader
+
+    arrays = arrays_without_tensors()
+    options: dict[str, Any] = {"batch_size": 60, "transform": lambda _: dict(arrays)}
+    dataset = StreamDataset(data, **options)
+    how: dict[str, Any] = {"batch_size": None, "num_workers": workers}
+    if workers:
+        # What is local here cannot be sent to others.
+        how["multiprocessing_context"] = "fork"
+    # A DataLoader converts by itself, and refuses times and records.
+    for loader in (
+        StreamLoader(data, epochs=1, **options),
+        DataLoader(dataset, collate_fn=lambda batch: batch, **how),
+    ):
+        batches = list(loader)
+        assert len(batches) == 2
+        for batch in batches:
+            assert all(isinstance(array, np.ndarray) for array in batch.values())
+            assert all(batch[name].dtype == array.dtype for name, array in arrays.items())
+            assert all(batch[name].tolist() == array.tolist() for name, array in arrays.items())
+    texts = {name: array for name, array in arrays.items() if array.dtype.kind in "SUO"}
+    dataset = StreamDataset(data, batch_size=60, transform=lambda _: dict(texts))
+    assert [set(batch) for batch in DataLoader(dataset, **how)] == [set(texts)] * 2
+
+
+def test_arrays_in_another_order_become_tensors() -> None:
+    import torch
+    from forebay.torch import tensors
+
+    whole = np.arange(24, dtype="i4").reshape(4, 6)
+    fields = np.zeros(3, dtype=[("a", "i4"), ("b", "u1")])
+    fields["a"] = [1, 2, 3]
+    for array in (
+        whole.astype(">i4"),
+        whole[::-1],
+        whole[:, ::-2],
+        whole.astype(">f8")[::-1].T,
+        fields["a"],
+        np.array(5, dtype=">i2"),
+        np.zeros((0, 3), dtype=">f4"),
+    ):
+        for writeable in (True, False):
+            given = array.view()
+            given.flags.writeable = writeable
+            tensor = tensors(given)
+            assert isinstance(tensor, torch.Tensor)
+            assert tensor.tolist() == array.tolist()
+    # Of all others, the memory is shown.
+    for shown in (whole, whole.T, whole[::2, 1:], np.broadcast_to(whole[0], (3, 6))):
+        assert tensors(shown).data_ptr() == shown.__array_interface__["data"][0]
+
+
+def test_memory_is_pinned_where_torch_can(data: Path) -> None:
+    import torch
+    from forebay.torch import StreamLoader
+
+    options: dict[str, Any] = {"batch_size": 10, "fields": ["cls"], "decode": {"cls": "int"}}
+    if not torch.cuda.is_available():
+        # As early as that there is no such device.
+        with pytest.raises(forebay.UnsupportedError, match="pin_memory: torch cannot pin memory here"):
+            StreamLoader(data, pin_memory=True, **options)
+        return
+    with StreamLoader(data, pin_memory=True, **options) as loader:
+        assert next(loader)["cls"].is_pinned()
+        assert loader.report()["unpinned_tensors"] == 0
+
+
+def test_nothing_is_pinned_that_cannot_be(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from forebay.torch import StreamLoader
+
+    def pinned(tensor: torch.Tensor) -> torch.Tensor:
+        made.append(tensor)
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise RuntimeError("only dense CPU tensors can be pinned")
+        return tensor.clone()
+
+    def transform(batch: Any) -> Any:
+        elsewhere = torch.ones(4, device="meta")
+        return {
+            "cls": batch["cls"],
+            "away": elsewhere,
+            "sparse": torch.eye(3).to_sparse(),
+            "none": torch.zeros(0),
+        }
+
+    made: list[Any] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pinned)
+    with StreamLoader(
+        data, batch_size=10, pin_memory=True, decode={"cls": "int"}, transform=transform
+    ) as loader:
+        made.clear()
+        for batch in itertools.islice(loader, 3):
+            assert batch["away"].is_meta
+            assert batch["sparse"].is_sparse
+            assert batch["cls"].tolist()
+            assert batch["none"].numel() == 0
+        assert len(made) == 3
+        # Of none of them was there too little pinned memory.
+        assert loader.report()["unpinned_tensors"] == 0
 
 
 def join(rank: int, meeting: str) -> Any:
@@ -402,6 +527,21 @@ def test_views_that_a_transform_gives_leave_workers_as_bytes(data: Path) -> None
         assert values["bin"] == [value(key) for key in own]
 
 
+# Arguments that are wrong whatever the data set is, as Rust knows.
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"filter": "cls >"}, "filter"),
+    ({"bad": "ignore"}, "skip"),
+    ({"decode": {"cls": "image:nothing"}}, "nothing"),
+    ({"memory": "much"}, "memory"),
+    ({"shuffle": True, "rank": 0, "world": 3}, "63 or 66"),
+    ({"rank": 2, "world": 2}, "rank 2 is not below"),
+    ({"lanes": 0}, "lanes must not be 0"),
+    ({"format": {"tokens": 5}}, "has a name"),
+    ({"last": "none"}, "last cannot be 'none'; one of: drop, short, wrap"),
+    ({"last": "wrap", "drop_last": True}, "give one of them"),
+]
+
+
 def test_data_sets_say_early_what_is_wrong(data: Path) -> None:
     from forebay.torch import StreamDataset
 
@@ -422,6 +562,91 @@ def test_data_sets_say_early_what_is_wrong(data: Path) -> None:
         assert len(batches) == 12
         assert set(batches[0]) == {"cls", "__key__"}
     StreamDataset("s3://bucket/prefix", batch_size=5)
+    for options, words in WRONG:
+        with pytest.raises(forebay.InvalidInputError, match=words):
+            StreamDataset("s3://bucket/prefix", batch_size=5, **options)
+    # What becomes of patterns is known where they are opened, and what to write instead.
+    pattern = StreamDataset(data / "*.tar", batch_size=5)
+    with pytest.raises(forebay.NotFoundError, match="hint") as told:
+        next(iter(pattern))
+    with pytest.raises(forebay.NotFoundError) as known:
+        forebay.stream(data / "*.tar", batch_size=5)
+    assert str(told.value) == str(known.value)
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "words"),
+    [
+        ("x", "2", "RANK cannot be 'x'"),
+        ("1", "-2", "WORLD_SIZE cannot be '-2'"),
+        ("1", "5000000000", "WORLD_SIZE cannot be"),
+        ("", "2", "go together"),
+        ("1", "", "go together"),
+    ],
+)
+def test_launchers_that_say_nothing_useful_are_told(
+    data: Path, monkeypatch: pytest.MonkeyPatch, rank: str, world: str, words: str
+) -> None:
+    from forebay.torch import StreamDataset, StreamLoader
+
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", world)
+    for kind in (StreamDataset, StreamLoader, forebay.stream):
+        with pytest.raises(forebay.InvalidInputError, match=words):
+            kind(data, batch_size=5)
+        assert kind(data, batch_size=5, rank=0, world=1) is not None
+
+
+def test_launchers_that_say_nothing_leave_a_process_alone(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forebay.torch import StreamLoader
+
+    monkeypatch.setenv("RANK", "")
+    monkeypatch.setenv("WORLD_SIZE", "")
+    for kind in (StreamLoader, forebay.stream):
+        assert len(kind(data, batch_size=5)) == 24
+
+
+def doubled(dataset: Any) -> list[Any]:
+    """Give copies of a data set, by all that makes some."""
+    made = [copy.deepcopy(dataset), copy.copy(dataset), pickle.loads(pickle.dumps(dataset))]
+    cloudpickle = importlib.util.find_spec("cloudpickle")
+    if cloudpickle is not None:
+        made.append(pickle.loads(importlib.import_module("cloudpickle").dumps(dataset)))
+    return made
+
+
+@pytest.mark.timeout(120)
+def test_copies_tell_their_workers_the_epoch(data: Path) -> None:
+    from forebay.torch import StreamDataset
+    from torch.utils.data import DataLoader
+
+    forebay.stream(data, batch_size=10, save_index=True).close()
+    dataset = StreamDataset(data, batch_size=10, shuffle=True, lanes=4)
+    dataset.set_epoch(3)
+    for again in doubled(dataset):
+        loader = DataLoader(
+            again, batch_size=None, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
+        )
+        assert {batch.epoch for batch in loader} == {3}
+        again.set_epoch(5)
+        assert {batch.epoch for batch in loader} == {5}
+        dataset.set_epoch(3)
+
+
+def test_epochs_are_known_on_the_host(data: Path) -> None:
+    import torch
+    from forebay.torch import StreamDataset
+
+    # In its place, a GPU would be asked before every iteration, and could not be by workers that are forked.
+    torch.set_default_device("meta")
+    try:
+        dataset = StreamDataset(data, batch_size=10)
+        dataset.set_epoch(2)
+        assert next(iter(dataset)).epoch == 2
+    finally:
+        torch.set_default_device(None)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -119,8 +119,53 @@ def test_archives_that_numpy_does_not_write_are_refused() -> None:
         open_npz(objects.getvalue())
 
 
+def header(shape: tuple[int, ...], dtype: str, version: bytes = b"\1\0") -> bytes:
+    """Give an array of which there is nothing but what its header says."""
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    length = struct.pack("<H" if version == b"\1\0" else "<I", len(text))
+    return b"\x93NUMPY" + version + length + text
+
+
+def archive(method: int, content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as made:
+        made.writestr("a.npy", content)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("version", [b"\1\0", b"\2\0", b"\3\0"])
+def test_headers_that_claim_too_much_take_no_memory(version: bytes) -> None:
+    claims = [
+        ((10**15,), "<f8"),
+        ((1 << 40,), "|u1"),
+        ((1 << 32, 1 << 32), "<f8"),
+        ((3,), "|u1"),
+        ((10**15,), "|V0"),
+        ((1,), "|S0"),
+        ((-1, 4), "|u1"),
+    ]
+    tracemalloc.start()
+    try:
+        for shape, dtype in claims:
+            bare = header(shape, dtype, version) + b"xy"
+            for value in (bare, archive(zipfile.ZIP_STORED, bare), archive(zipfile.ZIP_DEFLATED, bare)):
+                with pytest.raises(
+                    forebay.CorruptDataError, match=r"its header speaks of .*, and 2 are there"
+                ):
+                    open_npz(value)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert open_npz(header((2,), "|u1", version) + b"xy").tobytes() == b"xy"
+    assert open_npz(header((0, 5), "<f8", version)).shape == (0, 5)
+    assert open_npz(header((), "<i2", version) + b"xy").shape == ()
+
+
 def test_damaged_values_are_said_to_be_damaged() -> None:
-    with pytest.raises(forebay.CorruptDataError, match="npz: a value cannot be opened: EOF"):
+    with pytest.raises(
+        forebay.CorruptDataError,
+        match="npz: a value cannot be opened: its header speaks of 9 x 8 bytes, and 71 are there",
+    ):
         open_npz(npy(np.arange(9))[:-1])
     chance = random.Random(7)
     arrays = {"a": np.arange(40.0), "b": np.arange(7, dtype="uint8")}

@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use crate::Exit;
 use crate::app::{App, interrupted};
-use crate::args::StreamArgs;
+use crate::args::{LastArg, StreamArgs};
 use crate::bench::meter::Meter;
 use crate::outlet::Outlet;
 use crate::printer::Printed;
@@ -126,7 +126,11 @@ fn spec_of(args: &StreamArgs) -> Result<StreamSpec> {
         world: args.world,
         block_bytes: args.block_size.0,
         window_bytes: args.window.0,
-        last: if args.drop_last { Last::Drop } else { Last::Short },
+        last: match args.last {
+            LastArg::Wrap => Last::Wrap,
+            LastArg::Short if !args.drop_last => Last::Short,
+            LastArg::Short | LastArg::Drop => Last::Drop,
+        },
         limit: args.limit,
         ..OrderSpec::default()
     };

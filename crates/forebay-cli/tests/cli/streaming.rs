@@ -74,6 +74,41 @@ fn all_samples_come_in_the_order_of_the_shards() {
 }
 
 #[test]
+fn wrapping_gives_every_rank_full_batches_of_all_samples() {
+    let sandbox = with_data();
+    let args = |more: &[&'static str]| {
+        let common = [
+            "stream",
+            "data",
+            "--batch-size",
+            "24",
+            "--shuffle",
+            "--lanes",
+            "8",
+            "--keys",
+        ];
+        [&common, more].concat()
+    };
+    let mut seen = BTreeSet::new();
+    for rank in ["0", "1"] {
+        let ran = sandbox.run(args(&["--world", "2", "--rank", rank, "--last", "wrap"]));
+        let ran = ran.exits(0).says(&["120 samples in 5 batches"]);
+        seen.extend(ran.out.lines().map(str::to_owned));
+    }
+    assert_eq!(seen, keys());
+    for (more, told) in [
+        (&["--last", "drop"][..], "192 samples in 8 batches"),
+        (&["--drop-last"], "192 samples in 8 batches"),
+        (&["--last", "short"], "200 samples in 9 batches"),
+        (&[], "200 samples in 9 batches"),
+    ] {
+        sandbox.run(args(more)).exits(0).says(&[told]);
+    }
+    let both = sandbox.run(args(&["--drop-last", "--last", "wrap"]));
+    both.exits(2).says(&["--last <HOW>"]);
+}
+
+#[test]
 fn the_report_has_what_scripts_need() {
     let sandbox = with_data();
     let ran = sandbox.run(["stream", "data/train-{000..001}.tar", "--json", "--epochs", "2"]);

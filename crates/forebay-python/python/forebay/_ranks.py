@@ -300,9 +300,25 @@ def _digest(value: object) -> bytes:
 def _found(group: Any, coordinate: Coordinate) -> tuple[int, int]:
     if group is not None:
         return group.get_rank(), group.get_world_size()
-    if coordinate == "store" and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return 0, 1
+    launched = launcher() if coordinate == "store" else None
+    return launched or (0, 1)
+
+
+def launcher() -> tuple[int, int] | None:
+    """Give rank and world size as a launcher has set them; one that is empty is not there, as in Rust."""
+    rank, world = (_variable(name) for name in ("RANK", "WORLD_SIZE"))
+    if (rank is None) != (world is None):
+        raise InvalidInputError("RANK and WORLD_SIZE go together, and only one of them is set")
+    return None if rank is None or world is None else (rank, world)
+
+
+def _variable(name: str) -> int | None:
+    text = os.environ.get(name, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text) < 1 << 32):
+        raise InvalidInputError(f"{name} cannot be {text!r}: it is a number that launchers set")
+    return int(text)
 
 
 def _run_id() -> str:

@@ -20,7 +20,8 @@ def tensors(batch: Any) -> Any:
     """Turn the arrays of a batch into tensors that share their memory; do not write to them.
 
     Dicts, lists and tuples are gone through. Fields of type ``bfloat16`` stay 16-bit integers;
-    ``tensor.view(torch.bfloat16)`` shows what they are.
+    ``tensor.view(torch.bfloat16)`` shows what they are. Arrays of text, objects and times, for which torch
+    has no tensors, stay as they are.
     """
     return apply(batch, _tensor)
 
@@ -39,13 +40,26 @@ class _Writable:
         self.array = array
 
 
+# Kinds of arrays that torch has tensors for: numbers and truth values. Of long doubles it has none.
+_KINDS = "biufc"
+
+
 def _tensor(value: Any) -> Any:
     if isinstance(value, _numpy().ndarray):
-        return torch.from_numpy(value if value.flags.writeable else _numpy().asarray(_Writable(value)))
-    # Unsigned integers of more than a byte came with torch 2.3.
-    if type(value) is Ragged and value.dtype is not None and hasattr(torch, _dtype(value.dtype).name):
+        is_number = value.dtype.kind in _KINDS and hasattr(torch, value.dtype.name)
+        return _of_array(value) if is_number else value
+    if type(value) is Ragged and value.dtype is not None:
         return RaggedTensor(*value._buffers(), value.dtype)
     return value
+
+
+def _of_array(array: Any) -> torch.Tensor:
+    """Show the memory of an array; of one that lies as no tensor can, a copy."""
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array if array.flags.writeable else _numpy().asarray(_Writable(array)))
 
 
 def apply(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -60,6 +74,13 @@ def apply(value: Any, function: Callable[[Any], Any]) -> Any:
         items = [apply(item, function) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return function(value)
+
+
+# What lists can be converted to: types that numpy has, too, since all but the tensors is on the host.
+_CONVERTED = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
 
 
 class RaggedTensor(Ragged):
@@ -119,12 +140,46 @@ class RaggedTensor(Ragged):
         """Give the same with both tensors moved."""
         made = _again(move(self.values), move(self._places), self.dtype)
         if self.device.type == "cpu" or "_data" in vars(self):
-            made._data, made._offsets = self._data, self._offsets
+            if _goes_along(made.values, self.values):
+                made._data = self._data
+            if _goes_along(made._places, self._places):
+                made._offsets = self._offsets
         return made
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> RaggedTensor:
-        """Give it on another device, as ``Tensor.to`` does."""
-        return self._moved(lambda part: part.to(device, non_blocking=non_blocking))
+    def _converted(self, dtype: torch.dtype) -> RaggedTensor:
+        """Give the same numbers as another type, where they are."""
+        name = str(dtype).removeprefix("torch.")
+        if name not in _CONVERTED:
+            raise UnsupportedError(
+                f"lists of numbers cannot become {dtype}; convert their `values`, or what `padded` gives"
+            )
+        values = self._typed().to(dtype)
+        made = _again(values, self.splits * values.element_size(), name)
+        if self.device.type != "cpu" and "_offsets" in vars(self):
+            # What pads on a device asks the host where samples begin, and should not have to wait for it.
+            offsets = self.offsets // self._number().itemsize * values.element_size()
+            made._offsets = memoryview(offsets).cast("B").cast("q")
+        return made
+
+    def _typed(self) -> torch.Tensor:
+        """Give the values as what they are, also those of which ``values`` are the bits."""
+        return self.values.view(torch.bfloat16) if self.dtype == "bfloat16" else self.values
+
+    def to(self, *target: Any, **options: Any) -> RaggedTensor:
+        """Give it on another device, as another type, or both, as ``Tensor.to`` does.
+
+        ``ragged.to("cuda")``, ``ragged.to(torch.int64)``, ``ragged.to("cuda", torch.int64)``,
+        ``ragged.to(tensor)``, all with ``non_blocking`` and ``copy``. Of ``bfloat16``, numbers are converted,
+        and not the bits that ``values`` has.
+        """
+        flags = [one for one in target if isinstance(one, bool)]
+        how: dict[str, Any] = dict(zip(("non_blocking", "copy"), flags, strict=False))
+        how |= {name: options.pop(name) for name in ("non_blocking", "copy") if name in options}
+        # Torch knows best what it is asked for, and of no values it costs nothing to ask.
+        wanted = self._typed()[:0].to(*(one for one in target if not isinstance(one, bool)), **options)
+        # There first: what is converted is often larger.
+        there = self._moved(lambda part: part.to(wanted.device, **how))
+        return there if wanted.dtype == self._typed().dtype else there._converted(wanted.dtype)
 
     def pin_memory(self) -> RaggedTensor:
         """Give it in pinned memory, as ``Tensor.pin_memory`` does."""
@@ -180,6 +235,20 @@ def _again(values: torch.Tensor, places: torch.Tensor, dtype: str) -> RaggedTens
     made = RaggedTensor.__new__(RaggedTensor)
     made.values, made._places, made.dtype = values.view(getattr(torch, _dtype(dtype).name)), places, dtype
     return made
+
+
+# Since torch 2.6, `torch.load` opens what somebody vouches for. This takes two tensors and a name.
+if hasattr(torch.serialization, "add_safe_globals"):
+    torch.serialization.add_safe_globals([_again])
+
+
+def _goes_along(made: torch.Tensor, source: torch.Tensor) -> bool:
+    """Say whether what is on the host of a tensor is that of what was made of it.
+
+    It goes along to devices. A copy on the host has memory of its own: that may be written to, and is what
+    everything shows then, while the memory of the batch can go.
+    """
+    return made.device.type != "cpu" or made.data_ptr() == source.data_ptr()
 
 
 def _on_host(tensor: torch.Tensor) -> memoryview:

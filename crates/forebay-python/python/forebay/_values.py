@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import decimal
 import io
+import math
 import zipfile
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from forebay._batches import _dtype, _numpy
 from forebay._forebay import (
@@ -79,7 +80,9 @@ def _load(encoding: str, value: memoryview) -> Any:
         # Whatever it is called, numpy goes by how it begins.
         if bytes(value[:2]) == b"PK":
             _check_members(encoding, file, len(value))
-            file.seek(0)
+        else:
+            _check_header(file, len(value))
+        file.seek(0)
         loaded = numpy.load(file, allow_pickle=False)
         return loaded if not hasattr(loaded, "files") else {name: loaded[name] for name in loaded.files}
     except (ForebayError, MemoryError):
@@ -92,8 +95,8 @@ def _load(encoding: str, value: memoryview) -> Any:
 
 def _check_members(encoding: str, file: io.BytesIO, nbytes: int) -> None:
     """Refuse a zip that would become too large; of each member, no more is read than is said here."""
-    with zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
+    archive = zipfile.ZipFile(file)
+    members = archive.infolist()
     inflated = sum(member.file_size for member in members)
     most = min(_INFLATED_BYTES_MAX, max(_INFLATED_BYTES_FREE, _INFLATED_RATIO_MAX * nbytes))
     if inflated > most:
@@ -109,6 +112,26 @@ def _check_members(encoding: str, file: io.BytesIO, nbytes: int) -> None:
     if len({member.filename.removesuffix(".npy") for member in members}) < len(members):
         # Each would be read as often as there are.
         raise CorruptDataError(f"{encoding}: a value has two members of one name")
+    for member in members:
+        with archive.open(member) as content:
+            _check_header(content, member.file_size)
+
+
+def _check_header(file: IO[bytes], nbytes: int) -> None:
+    """Refuse an array whose header speaks of more than is there: numpy takes the memory before it reads."""
+    form = _numpy().lib.format
+    magic = file.read(form.MAGIC_LEN)
+    if not magic.startswith(form.MAGIC_PREFIX):
+        return
+    # Headers of later versions are as long and differ in how names are written, which nobody asks for here.
+    read = form.read_array_header_1_0 if magic.endswith(b"\1\0") else form.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        # A pickle, of any length: numpy refuses it.
+        return
+    count, there = math.prod(shape), nbytes - file.tell()
+    if min(shape, default=0) < 0 or count * dtype.itemsize > there or (count and not dtype.itemsize):
+        raise ValueError(f"its header speaks of {count} x {dtype.itemsize} bytes, and {there} are there")
 
 
 def _decimal(value: memoryview, scale: int) -> decimal.Decimal:

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from forebay._batches import Batch, Decoded, Keys, Ragged, _dtype, _numpy
 from forebay._forebay import InvalidInputError, NativeBatch, NativeStream, UnsupportedError
@@ -56,6 +56,10 @@ _NUMBERS = {
 }
 _SIZES = ("window", "block_size", "memory")
 
+# What becomes of samples that do not fill a batch.
+Last: TypeAlias = Literal["drop", "short", "wrap"]
+_LASTS = ("drop", "short", "wrap")
+
 
 def _number(name: str, value: Any, bits: int) -> int:
     try:
@@ -65,6 +69,26 @@ def _number(name: str, value: Any, bits: int) -> int:
     if not 0 <= number < 1 << bits:
         raise InvalidInputError(f"{name} cannot be {number}: it is between 0 and {(1 << bits) - 1}")
     return number
+
+
+def _last(drop_last: bool | None, last: str | None) -> str:
+    """Give what becomes of the last samples, which both arguments say."""
+    if last is None:
+        return "drop" if drop_last is None or drop_last else "short"
+    if last not in _LASTS:
+        raise InvalidInputError(f"last cannot be {last!r}; one of: {', '.join(_LASTS)}")
+    if drop_last is not None and bool(drop_last) != (last == "drop"):
+        raise InvalidInputError(
+            f"last is '{last}' and drop_last {drop_last}, which is not the same: give one of them"
+        )
+    return last
+
+
+def _by_threads(decode: Mapping[str, Decoder] | None) -> list[tuple[str, str]]:
+    """Give what is decoded by the threads that make the batches: what is no function and none of ours."""
+    return [
+        (name, how) for name, how in (decode or {}).items() if isinstance(how, str) and how not in _DECODERS
+    ]
 
 
 def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,6 +111,11 @@ def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(given["fields"], str):
         given["fields"] = [given["fields"]]
     given["fields"] = None if given["fields"] is None else list(given["fields"])
+    given["weights"] = None if given["weights"] is None else list(given["weights"])
+    given["last"] = _last(given["drop_last"], given["last"])
+    if isinstance(given["format"], Mapping):
+        given["format"] = json.dumps(dict(given["format"]))
+    given["trace"] = None if given["trace"] is None else os.fspath(given["trace"])
     decode = given["decode"]
     if not isinstance(decode, Mapping | None):
         raise InvalidInputError(f"decode: a dict says how each field is decoded, not {decode!r}")
@@ -94,6 +123,11 @@ def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if not (isinstance(how, str) or callable(how)):
             raise InvalidInputError(f"decode: a name or a function says how '{name}' is decoded, not {how!r}")
     return given
+
+
+def look_through(options: Mapping[str, Any]) -> None:
+    """Refuse arguments, as ``checked`` gives them, that a stream would refuse whatever it is of."""
+    NativeStream.check(options["url"], {**options, "decode": _by_threads(options["decode"])})
 
 
 _SHARED = (
@@ -142,13 +176,7 @@ class Stream(Iterator[Batch]):
         self._given_before: int | None = None
         # Whether a batch is being made.
         self._is_busy = False
-        # What is no function and none of ours is decoded by the threads that make the batches.
-        by_threads = [
-            (name, how)
-            for name, how in (decode or {}).items()
-            if isinstance(how, str) and how not in _DECODERS
-        ]
-        self._native = NativeStream(urls, {**options, "decode": by_threads})
+        self._native = NativeStream(urls, {**options, "decode": _by_threads(decode)})
         self._schema = self._native.schema()
         self._samples = self._native.samples
         self._batches = self._native.batches
@@ -166,11 +194,11 @@ class Stream(Iterator[Batch]):
         left_out = self._samples - self._batches * batch
         is_whole = options.get("limit") is None and len(urls) == 1
         is_much = left_out > max(self._samples * _LEFT_OUT_TOLD, batch)
-        if is_whole and options.get("drop_last") and is_much:
+        if is_whole and options["last"] == "drop" and is_much:
             warnings.warn(
                 f"{left_out} of {self._samples} samples are left out of every epoch, others each time: lanes "
                 "are cut to one length, and batches that are not full dropped; fewer lanes or "
-                "drop_last=False leave out less",
+                "last='short' or 'wrap' leave out less",
                 stacklevel=3,
             )
         # What says itself what it is needs not be asked for.
@@ -230,7 +258,7 @@ class Stream(Iterator[Batch]):
 
     def skip(self) -> None:
         """Leave out a batch that ``transform`` raised for, which would come again."""
-        if self._native.taken > self._given:
+        if _alone(getattr, self._native, "taken") > self._given:
             self._given += 1
 
     def _look(self) -> tuple[int, Any] | None:
@@ -296,7 +324,7 @@ class Stream(Iterator[Batch]):
         _alone(self._native.restart, text, self._given)
         self._given_before = None
         self._transform_s_unseen = self._transform_s - self._transform_s_before
-        self._batches = self._native.batches
+        self._batches = _alone(getattr, self._native, "batches")
 
     def report(self) -> dict[str, Any]:
         """Tell samples, bytes, waits and whose fault they were, bad samples, the ledger; empty at first."""
@@ -355,7 +383,8 @@ def stream(
     bad: str = "stop",
     limit: int | None = None,
     filter: str | None = None,  # noqa: A002
-    drop_last: bool = True,
+    drop_last: bool | None = None,
+    last: Last | None = None,
     format: str | Mapping[str, Any] | None = None,  # noqa: A002
     save_index: bool = False,
     manifest: str | os.PathLike[str] | Sequence[str | os.PathLike[str] | None] | None = None,
@@ -392,7 +421,11 @@ def stream(
             others of the batch take, or ``"quarantine:100:FOLDER"`` to keep them there as well
         limit: samples of all ranks after which an epoch ends
         filter: only samples for which it holds, such as ``"json.width >= 256 and cls != 7"``
-        drop_last: leave out samples that do not fill a batch, instead of a short one at the end
+        drop_last: what ``last`` says, in words of torch: True for ``"drop"``, False for ``"short"``
+        last: what becomes of samples that do not fill a batch: ``"drop"``, the default, leaves them out,
+            ``"short"`` makes one that is shorter, and may be empty on some ranks, ``"wrap"`` fills it from
+            the beginning of the epoch: all samples at least once and only full batches, as of a
+            ``DistributedSampler``
         format: of the shards, where it is not to be found out: its name, or with parameters
             ``{"name": "tokens", "tokens": 2048, "dtype": "uint16"}``
         save_index: keep the index that is made where there is none: beside the shards, or where ``manifest``
@@ -421,7 +454,7 @@ def stream(
         {
             "url": url,
             "batch_size": batch_size,
-            "weights": None if weights is None else list(weights),
+            "weights": weights,
             "shuffle": shuffle,
             "seed": seed,
             "epochs": epochs,
@@ -438,10 +471,11 @@ def stream(
             "limit": limit,
             "filter": filter,
             "drop_last": drop_last,
-            "format": json.dumps(dict(format)) if isinstance(format, Mapping) else format,
+            "last": last,
+            "format": format,
             "save_index": save_index,
             "manifest": manifest,
-            "trace": None if trace is None else os.fspath(trace),
+            "trace": trace,
             "pin": pin,
             "decode": decode,
             "endpoint": endpoint,

@@ -10,6 +10,7 @@ there is one already, ``StreamDataset`` fits into it, with ``batch_size=None`` a
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import os
@@ -24,9 +25,9 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from forebay._batches import Batch, sendable
 from forebay._forebay import InvalidInputError, NotFoundError, PreconditionError, UnsupportedError
-from forebay._ranks import Ranks
+from forebay._ranks import Ranks, launcher
 from forebay._tensors import RaggedTensor, apply, tensors
-from forebay.streaming import _SHARED, Stream, checked, stream
+from forebay.streaming import _SHARED, Stream, checked, look_through, stream
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -51,8 +52,9 @@ def _ranks(options: dict[str, Any]) -> dict[str, Any]:
         group = torch.distributed
         if group.is_available() and group.is_initialized():
             return {**options, "rank": group.get_rank(), "world": group.get_world_size()}
-        if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-            return {**options, "rank": int(os.environ["RANK"]), "world": int(os.environ["WORLD_SIZE"])}
+        launched = launcher()
+        if launched is not None:
+            return {**options, "rank": launched[0], "world": launched[1]}
     return options
 
 
@@ -76,6 +78,15 @@ def _pin(address: int, size: int) -> None:
 
 def _unpin(address: int, size: int) -> None:
     _check(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def _check_pinning() -> None:
+    """Refuse to pin where torch cannot: it would say so at the first batch, and each time."""
+    try:
+        torch.empty(1, device="cpu").pin_memory()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise UnsupportedError(f"pin_memory: torch cannot pin memory here: {reason}") from error
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -108,6 +119,9 @@ class StreamLoader:
     With a CUDA ``device``, the next batch is copied on a side stream while the one before it is in use,
     straight from the memory it was made in. ``pin_memory`` without a device gives tensors in pinned memory
     of torch's own.
+
+    Under ``torch.distributed`` all ranks make it together, and compare what they see. With
+    ``check_ranks=False`` this one asks nobody, as where it is the only one that evaluates.
     """
 
     def __init__(
@@ -116,6 +130,7 @@ class StreamLoader:
         *,
         device: str | torch.device | None = None,
         pin_memory: bool = False,
+        check_ranks: bool = True,
         **options: Any,
     ) -> None:
         """Open the data set; reading ahead begins with the first batch."""
@@ -126,13 +141,17 @@ class StreamLoader:
         def prepare() -> tuple[list[str], dict[str, Any]]:
             if device is not None:
                 self.device = _device(device)
+            if pin_memory and not self._is_cuda():
+                _check_pinning()
             options.setdefault("epochs", None)
             if self._is_cuda():
                 options.setdefault("pin", (_pin, _unpin))
                 self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call, unused-ignore]
             return _given(url, options)
 
-        self.stream: Stream = _open_together(prepare)
+        self.stream: Stream = (
+            _open_together(prepare, on=lambda: self.device) if check_ranks else _open(prepare())
+        )
         # The batch that is given next, with where the stream stood before it and whether it is the last of
         # its epoch; and the one behind it, on its way to the device.
         self._next: tuple[Any, dict[str, Any], bool] | None = None
@@ -246,8 +265,7 @@ class StreamLoader:
                 return value._moved(move)
             if not isinstance(value, torch.Tensor):
                 return value
-            wants_pinned = self.pin_memory or self._side is not None
-            if wants_pinned and not value.is_pinned() and value.numel() > 0:
+            if (self.pin_memory or self._side is not None) and _can_be_pinned(value):
                 # On the way to a device, that is: more batches are in use than there is pinned memory for.
                 self._unpinned += self._side is not None
                 value = value.pin_memory()
@@ -348,6 +366,12 @@ def _at_epoch(state: Mapping[str, Any], epoch: int, batches: int) -> dict[str, A
     return {**state, "samples": epoch * batches * state["batch"]}
 
 
+def _can_be_pinned(value: torch.Tensor) -> bool:
+    """Say whether it is not pinned and can be, dense and on the host: a transform may give others."""
+    is_dense = value.device.type == "cpu" and value.layout == torch.strided
+    return is_dense and value.numel() > 0 and not value.is_pinned()
+
+
 def _record(value: Any, stream: Any) -> Any:
     if isinstance(value, torch.Tensor | RaggedTensor):
         value.record_stream(stream)
@@ -362,15 +386,28 @@ def _attempt(make: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         return None, error
 
 
+def _open(given: tuple[list[str], dict[str, Any]]) -> Stream:
+    urls, options = given
+    return stream(urls, **options)
+
+
 def _open_together(
-    prepare: Callable[[], tuple[list[str], dict[str, Any]]], *, must_compare: bool = False
+    prepare: Callable[[], tuple[list[str], dict[str, Any]]],
+    *,
+    must_compare: bool = False,
+    on: Callable[[], torch.device | None] = lambda: None,
 ) -> Stream:
     """Open a stream as all ranks do: where one of them cannot, none goes on, nor waits for it.
 
     Whatever can fail without opening it is done by ``prepare``, which gives the arguments, and told first: a
-    rank that makes an index of the data set is long in opening it.
+    rank that makes an index of the data set is long in opening it. ``on`` names the device of this rank, once
+    that is known.
     """
     ranks = Ranks(None, None, "auto", None)
+
+    def tell(row: Any, error: BaseException | None) -> list[Any]:
+        with _current(on()):
+            return ranks.tell(row, error, _OPEN)
 
     def looked() -> tuple[list[str], dict[str, Any]]:
         urls, options = prepare()
@@ -384,20 +421,30 @@ def _open_together(
         return urls, options
 
     given, error = _attempt(looked)
-    rows = ranks.tell(None if given is None else (given[1].get("rank"), given[1].get("world")), error, _OPEN)
+    rows = tell(None if given is None else (given[1].get("rank"), given[1].get("world")), error)
     if ranks.by_torch:
         _check_shares(rows)
     assert given is not None
-    urls, options = given
-    opened, error = _attempt(lambda: stream(urls, **options))
+    arguments = given
+    opened, error = _attempt(lambda: _open(arguments))
     try:
-        _agree(ranks.tell(None if opened is None else opened.state_dict(), error, _OPEN))
+        _agree(tell(None if opened is None else opened.state_dict(), error))
     except BaseException:
         if opened is not None:
             opened.close()
         raise
     assert opened is not None
     return opened
+
+
+def _current(device: torch.device | None) -> contextlib.AbstractContextManager[Any]:
+    """Have a GPU be the current one, through which ranks tell each other where their group has NCCL only.
+
+    Whoever names the device of each rank need not have set it; of ranks that share one, NCCL waits for ever.
+    """
+    if device is None or device.type != "cuda":
+        return contextlib.nullcontext()
+    return torch.cuda.device(device)
 
 
 def _check_shares(shares: list[tuple[int, int]]) -> None:
@@ -439,7 +486,9 @@ def _given(url: _Url, options: Mapping[str, Any]) -> tuple[list[str], dict[str, 
     bound = _ARGUMENTS.bind(url, **options)
     bound.apply_defaults()
     arguments = checked(bound.arguments)
-    return arguments["url"], _ranks({name: arguments[name] for name in options})
+    given = _ranks({name: arguments[name] for name in options})
+    look_through({**arguments, **given})
+    return arguments["url"], given
 
 
 def _look_at(urls: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -453,7 +502,8 @@ def _look_at(urls: Sequence[str], options: Mapping[str, Any]) -> None:
 
 def _look(url: str, name: str = "url") -> None:
     """Refuse a path of this machine that is not there; to look for others takes the network."""
-    is_path = ":" not in url.partition("/")[0] and "{" not in url
+    # What becomes of patterns, whoever opens it knows, and what to write in their place.
+    is_path = ":" not in url.partition("/")[0] and not any(mark in url for mark in "{*?")
     if is_path and not os.path.exists(url):
         raise NotFoundError(f"{name}: there is no '{url}'")
 
@@ -502,13 +552,26 @@ class StreamDataset(IterableDataset[Any]):
 
         # Shared with workers that live on from one epoch to the next, and by those that do not: the epoch,
         # whether an iteration has given something, and whether there is nothing more to say about that.
-        shared = torch.zeros(3, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
-        self._epoch, self._has_given, self._is_settled = shared.split(1)
+        self._share(torch.zeros(3, dtype=torch.int64, device="cpu"))
         if check_ranks:
             # Workers cannot ask each other.
             _open_together(prepare, must_compare=True).close()
         else:
             _look_at(*prepare())
+
+    def _share(self, said: torch.Tensor) -> None:
+        if not said.is_shared():  # type: ignore[no-untyped-call, unused-ignore]
+            said.share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
+        self._said = said
+        self._epoch, self._has_given, self._is_settled = said.split(1)  # type: ignore[no-untyped-call, unused-ignore]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_epoch": None, "_has_given": None, "_is_settled": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # What is copied or pickled by others than torch is in memory of its own.
+        vars(self).update(state)
+        self._share(state["_said"])
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration gives."""

@@ -116,6 +116,11 @@ impl Options {
         })
     }
 
+    /// Refuse what fits no data set.
+    pub(super) fn check(&self) -> Result<()> {
+        self.spec.order.check()
+    }
+
     /// What opening will say.
     pub(super) fn notes(&self) -> Notes {
         self.notes.clone()
@@ -135,9 +140,14 @@ impl Options {
         let sources = match (datasets.pop(), self.weights) {
             (Some(alone), None) if datasets.is_empty() => alone.into(),
             (last, weights) => {
-                if self.spec.order.last == Last::Short {
-                    let note = "drop_last=False changes nothing in a mixture: a data set that is used up begins again, so no batch is short";
-                    self.notes.add(note.to_owned());
+                let said = match self.spec.order.last {
+                    Last::Drop => None,
+                    Last::Short => Some("drop_last=False"),
+                    Last::Wrap => Some("last='wrap'"),
+                };
+                if let Some(said) = said {
+                    let note = "changes nothing in a mixture: a data set that is used up begins again, so no batch is short";
+                    self.notes.add(format!("{said} {note}"));
                 }
                 Sources::mixed(datasets.into_iter().chain(last).collect(), weights)?
             }
@@ -229,11 +239,7 @@ fn spec_of(given: &Bound<'_, PyDict>) -> PyResult<StreamSpec> {
         world,
         block_bytes: size(given, "block_size")?.unwrap_or(defaults.order.block_bytes),
         window_bytes: size(given, "window")?.unwrap_or(defaults.order.window_bytes),
-        last: if get(given, "drop_last")?.unwrap_or(true) {
-            Last::Drop
-        } else {
-            Last::Short
-        },
+        last: last_of(given)?,
         limit: get(given, "limit")?,
         ..defaults.order.clone()
     };
@@ -251,6 +257,20 @@ fn spec_of(given: &Bound<'_, PyDict>) -> PyResult<StreamSpec> {
         bad: bad.map_or(Ok(defaults.bad), |bad| bad.parse()).map_err(raise)?,
         ..defaults
     })
+}
+
+/// What becomes of samples that do not fill a batch.
+fn last_of(given: &Bound<'_, PyDict>) -> PyResult<Last> {
+    match get::<String>(given, "last")?.as_deref() {
+        None | Some("drop") => Ok(Last::Drop),
+        Some("short") => Ok(Last::Short),
+        Some("wrap") => Ok(Last::Wrap),
+        Some(other) => {
+            let message = format!("last cannot be '{}'", other.escape_debug());
+            let error = Error::new(ErrorKind::InvalidInput, "stream", message).with_field("last");
+            Err(errors::raise(given.py(), &error))
+        }
+    }
 }
 
 /// Which fields the loader decodes, and how.
