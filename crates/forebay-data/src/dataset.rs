@@ -209,10 +209,14 @@ impl Dataset {
             _ => match ShardSource::open(manifest_store, &key, context).await {
                 Ok(source) => Some(source),
                 Err(error) if is_absent(&error) => {
-                    if options.manifest == UseManifest::Always {
-                        return Err(error.with_hint(how_to_have_one(&store, options).await?));
+                    let is_denied = error.kind() == ErrorKind::PermissionDenied;
+                    match options.manifest {
+                        UseManifest::Always if is_denied => return Err(or_missing(error)),
+                        UseManifest::Always => {
+                            return Err(error.with_hint(how_to_have_one(&store, options).await?));
+                        }
+                        _ => denied = is_denied.then_some(error),
                     }
-                    denied = (error.kind() == ErrorKind::PermissionDenied).then_some(error);
                     None
                 }
                 Err(error) => return Err(error),
@@ -233,6 +237,7 @@ impl Dataset {
         manifest: Manifest,
         options: &OpenOptions,
     ) -> Result<Self> {
+        registry::check_made(manifest.spec()).map_err(|error| error.at(store.location()))?;
         let anew = how_to_index(&store, options, true);
         if let Some(format) = options
             .format
@@ -245,13 +250,9 @@ impl Dataset {
             Some(keys) => manifest.select(&fit::numbers_of(&store, &manifest, keys, &anew).await?)?,
             None => manifest,
         };
-        registry::check_made(manifest.spec()).map_err(|error| error.at(store.location()))?;
         let from = ShardStore::open(store, manifest.spec()).await?;
         let metas = match options.check {
-            Check::AtOpen => {
-                let is_part = options.shards.is_some();
-                fit::look(&from.store, &manifest, is_part, options.touched, &anew).await?
-            }
+            Check::AtOpen => fit::look(&from.store, &manifest, options, &anew).await?,
             Check::WhenRead => vec![None; manifest.shards().len()],
         };
         let metas = metas.into_iter().map(OnceCell::new_with).collect();
@@ -412,7 +413,7 @@ impl Dataset {
         let found = match self.0.from.store.head(&shard.key).await {
             Ok(meta) => Some(meta),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
+            Err(error) => return Err(or_missing(error)),
         };
         let misfit = fit::compare(&self.0.manifest, &*self.0.from.store, shard, found.as_ref());
         match (misfit, found) {
@@ -520,6 +521,16 @@ fn other_format(wanted: &FormatSpec, found: &FormatSpec, anew: &str) -> Error {
     Error::new(ErrorKind::Precondition, "open data set", message).with_hint(format!(
         "leave the format away, or write the manifest anew: {anew}"
     ))
+}
+
+/// Say of what is refused that it may be missing, where nothing more is said.
+fn or_missing(error: Error) -> Error {
+    if error.kind() != ErrorKind::PermissionDenied || error.hint().is_some() {
+        return error;
+    }
+    error.with_hint(
+        "these credentials may not read it, or it is missing and they may not list, without which a store does not tell the one from the other",
+    )
 }
 
 /// True for what is not there, or may not be: who may not list a bucket is refused to be told that an object is missing.

@@ -375,7 +375,7 @@ impl Order {
             let batch = order.spec().batch_global();
             let message = format!("{samples} samples do not fill one batch of {batch} over all ranks");
             return Err(invalid(message).with_field("batch_size").with_hint(
-                "use a smaller batch size, or let the last batch be short (drop_last=False, no --drop-last)",
+                "use a smaller batch size, or let the last batch be short (last='short' in Python, --last short)",
             ));
         }
         Ok(order)

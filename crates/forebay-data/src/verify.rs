@@ -107,6 +107,8 @@ pub struct VerifyReport {
     pub damages_count: u64,
     /// The damages, in the order of the shards; of each shard the first [`DAMAGES_NAMED_MAX`], and those of the whole shard.
     pub damages: Vec<Damage>,
+    /// Whether shards that the manifest does not know were looked for; they are not where nothing can be listed.
+    pub unlisted_sought: bool,
     /// Which way the bytes came.
     pub ledger: Ledger,
 }
@@ -150,6 +152,7 @@ pub async fn verify(
         progress.shard_done(&shard.key, shard.samples);
     }
     let unlisted = dataset.unlisted().await?;
+    report.unlisted_sought = unlisted.is_some();
     if unlisted.is_none() {
         progress.noted(
             "nothing can be listed here, so shards that the manifest does not know were not looked for",

@@ -84,7 +84,7 @@ def test_loaders_wrap_and_go_on_in_the_last_batch(data: Path) -> None:
         assert [batch["__key__"].list() for batch in loader] == own[0][2:]
     with (
         StreamLoader(data, **{**options, "last": "short"}) as loader,
-        pytest.raises(forebay.PreconditionError, match="drop_last"),
+        pytest.raises(forebay.PreconditionError, match="last was drop"),
     ):
         loader.load_state_dict(state)
 

@@ -126,7 +126,7 @@ def test_a_filter_that_reads_much_is_warned_of_once(tmp_path: Path) -> None:
 
 def test_short_batches_of_mixtures_are_told_not_to_come(shards: Path) -> None:
     forebay.stream(shards, batch_size=4, save_index=True).close()
-    with pytest.warns(UserWarning, match="drop_last=False changes nothing in a mixture"):
+    with pytest.warns(UserWarning, match="last='short' changes nothing in a mixture"):
         forebay.stream(
             [shards, shards], weights=[1, 1], batch_size=5, shuffle=True, lanes=4, drop_last=False
         ).close()

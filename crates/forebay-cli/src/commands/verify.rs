@@ -26,6 +26,8 @@ struct Summary<'a> {
     bytes: u64,
     damages_count: u64,
     damages: &'a [Damage],
+    /// Whether shards that the manifest does not know were looked for.
+    unlisted_sought: bool,
     seconds: f64,
     ledger: &'a Ledger,
 }
@@ -89,6 +91,7 @@ fn conclude(report: &VerifyReport, time: Duration, app: &App) -> Printed<Exit> {
             bytes: report.bytes,
             damages_count: report.damages_count,
             damages: &report.damages,
+            unlisted_sought: report.unlisted_sought,
             seconds: time.as_secs_f64(),
             ledger: &report.ledger,
         })?;

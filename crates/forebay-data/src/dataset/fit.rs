@@ -8,8 +8,8 @@ use forebay_core::{Error, ErrorKind, Key, Result};
 use forebay_store::{Entry, ListOptions, ObjectMeta, Store};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use super::Touched;
 use super::discover::family_of;
+use super::{OpenOptions, Touched, or_missing};
 use crate::manifest::{MANIFEST_NAME, Manifest, Shard, digest_u64};
 
 /// Up to so many shards are looked at one by one: a directory may hold a million other objects.
@@ -103,7 +103,7 @@ pub(super) async fn numbers_of(
                 let count = unlisted.len() - number;
                 return Err(nowhere(&misfit.key, count, manifest).at(store.location()));
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(or_missing(error)),
         }
     }
     Err(refuse(&unlisted, unlisted.len(), anew).at(store.location()))
@@ -165,16 +165,22 @@ pub(super) fn compare(
 pub(super) async fn look(
     store: &Arc<dyn Store>,
     manifest: &Manifest,
-    is_part: bool,
-    touched: Touched,
+    options: &OpenOptions,
     anew: &str,
 ) -> Result<Vec<Option<ObjectMeta>>> {
+    let is_part = options.shards.is_some();
     let (metas, unlisted) = if manifest.shards().len() <= HEADS_MAX && is_part {
         (heads(store, manifest).await?, Vec::new())
     } else {
         match listing(store, manifest).await {
             Ok((metas, unlisted)) => (metas, if is_part { Vec::new() } else { unlisted }),
             Err(error) if !is_listable(&error) => {
+                // That servers of files cannot list is nothing that anybody could change.
+                if error.kind() != ErrorKind::Unsupported && !is_part {
+                    options.progress.noted(
+                        "nothing may be listed here, so shards that the manifest does not know are not looked for",
+                    );
+                }
                 if manifest.shards().len() > HEADS_UNLISTED_MAX {
                     return Ok(vec![None; manifest.shards().len()]);
                 }
@@ -187,7 +193,7 @@ pub(super) async fn look(
     let misfits = shards.filter_map(|(shard, meta)| compare(manifest, &**store, shard, meta.as_ref()));
     let misfits: Vec<Misfit> = misfits
         .chain(unlisted)
-        .filter(|misfit| misfit.is_refused(touched))
+        .filter(|misfit| misfit.is_refused(options.touched))
         .collect();
     if misfits.is_empty() {
         return Ok(metas);
@@ -204,7 +210,7 @@ async fn heads(store: &Arc<dyn Store>, manifest: &Manifest) -> Result<Vec<Option
             match store.head(&key).await {
                 Ok(meta) => Ok(Some(meta)),
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(error),
+                Err(error) => Err(or_missing(error)),
             }
         }
     });

@@ -35,7 +35,9 @@ pub(crate) fn listing(text: &str) {
         })
         .collect();
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let _ = logged::tables(&objects);
+    let hudi = objects.iter().filter_map(|meta| logged::hudi_of(&meta.key));
+    let tables = logged::tables(&objects, hudi.collect());
+    let _ = logged::refuse(store.location(), &tables, &objects);
     let aside = Aside::of(&objects);
     let choices = FORMAT_NAMES.iter().map(|name| Some(FormatSpec::new(*name)));
     let trees = ["tree", "images"].map(|layout| Some(FormatSpec::new(FILES).with("layout", layout)));

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::discover::named_family_of;
 use forebay_core::{Error, ErrorKind, Key, Location, Result};
 use forebay_io::FileKind;
 use forebay_store::{Context, Store, open, open_object};
@@ -19,6 +20,9 @@ const NAMES_BYTES_MAX: usize = 512 << 20;
 
 /// Characters of a pattern that an error shows: more than any name has that somebody wrote.
 const PATTERN_CHARS_SHOWN: usize = 1024;
+
+/// Digits that numbers are padded to: more than any have.
+const DIGITS_MAX: usize = 64;
 
 /// Looks side by side.
 const LOOKS_AT_ONCE_MAX: usize = 32;
@@ -194,7 +198,11 @@ async fn is_object(location: &Location, text: &str, context: &Context) -> Result
     let (store, key) = open_object(location, context).await?;
     match store.head(&key).await {
         Ok(_) => Ok(true),
-        Err(error) if super::is_absent(&error) => Ok(false),
+        // A name that ends as those of shards do is no directory.
+        Err(error) if super::is_absent(&error) => match named_family_of(&key) {
+            Some(_) if error.kind() != ErrorKind::NotFound => Err(super::or_missing(error)),
+            _ => Ok(false),
+        },
         Err(error) => Err(error),
     }
 }
@@ -264,6 +272,9 @@ fn choices(pattern: &str, inside: &str) -> Result<Vec<String>> {
         .iter()
         .any(|text| text.len() > 1 && text.starts_with('0'));
     let width = if is_padded { first.len().max(last.len()) } else { 0 };
+    if width > DIGITS_MAX {
+        return Err(bad(pattern, "numbers of so many digits"));
+    }
     Ok((from..=to).map(|number| format!("{number:0width$}")).collect())
 }
 
@@ -425,6 +436,7 @@ mod tests {
             "{}",
             "{0..99999999}",
             "{0..9999}{0..9999}",
+            &format!("{{{}..9}}", "0".repeat(70_000)),
             "{0..18446744073709551615}",
             "{+1..2}",
         ] {

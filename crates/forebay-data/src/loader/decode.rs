@@ -453,7 +453,12 @@ fn float(of: Option<Dtype>, scale: u8, bytes: &[u8]) -> Result<f64, String> {
     let exact =
         |number: i128| exact_float(number).ok_or_else(|| format!("{number} has no float64 of its own"));
     let Some(dtype) = of else {
-        return number::<i128>(bytes).map_or_else(|_| number(bytes), exact);
+        return match number::<i128>(bytes) {
+            Ok(number) if number != 0 => exact(number),
+            // What is so long is no float of its own; a zero may have a sign.
+            Err(_) if is_whole(bytes) => number::<i64>(bytes).map(|number| number as f64),
+            _ => number(bytes),
+        };
     };
     match Value::read(dtype, bytes) {
         Some(Value::Int(number)) if scale > 0 => self::number(format!("{number}e-{scale}").as_bytes()),
@@ -462,6 +467,16 @@ fn float(of: Option<Dtype>, scale: u8, bytes: &[u8]) -> Result<f64, String> {
         Some(Value::Bool(value)) => Ok(f64::from(value)),
         _ => Err(format!("its {} bytes are no {dtype}", bytes.len())),
     }
+}
+
+/// True for text of digits alone, behind a sign or none.
+fn is_whole(text: &[u8]) -> bool {
+    let text = text.trim_ascii();
+    let digits = text
+        .strip_prefix(b"-")
+        .or(text.strip_prefix(b"+"))
+        .unwrap_or(text);
+    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
 /// Digits behind the point of the numbers that a field's integers stand for.

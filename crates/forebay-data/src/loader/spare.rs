@@ -1,8 +1,8 @@
 //! The sample that stands in where a batch has none that is whole: the last of the batch before.
 //!
 //! While a run goes on, each batch hands its last sample on to the next. The first batch after resuming has nobody to ask: the batches before it are looked at
-//! again, the nearest first, and only if it comes to that. Whether a sample can be decoded shows when it is tried, so there are several to try. So a resumed run gives what
-//! the whole one gave.
+//! again, the nearest first, and only if it comes to that. Whether a sample can be decoded shows when it is tried, so there are several to try; a resumed run gives what
+//! the whole one gave, where one of them can be used.
 
 use std::future::ready;
 use std::sync::Arc;

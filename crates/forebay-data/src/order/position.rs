@@ -139,16 +139,16 @@ impl Settings {
     /// The settings as users write them, those first that count without shuffling.
     fn named(&self) -> [(&'static str, String); 8] {
         let last = match self.last {
-            Last::Drop => "true",
-            Last::Short => "false",
-            Last::Wrap => "none (the last batch is filled up)",
+            Last::Drop => "drop",
+            Last::Short => "short",
+            Last::Wrap => "wrap",
         };
         let limit = self
             .limit
             .map_or_else(|| "none".to_owned(), |limit| limit.to_string());
         [
             ("shuffle", self.shuffle.to_string()),
-            ("drop_last", last.to_owned()),
+            ("last", last.to_owned()),
             ("limit", limit),
             ("seed", self.seed.to_string()),
             ("lanes", self.lanes.to_string()),
@@ -214,8 +214,8 @@ pub(super) fn check(position: &Position, now: &Settings) -> Result<()> {
     }
     match position.settings.difference(now) {
         None => Ok(()),
-        Some(difference) if difference.contains("drop_last") => Err(differs(&difference).with_hint(
-            "use the settings of the run that saved it; drop_last is true in Python and off on the command line, unless it is given (drop_last=False, --drop-last)",
+        Some(difference) if difference.contains("last was") => Err(differs(&difference).with_hint(
+            "use the settings of the run that saved it; last is 'drop' in Python and short on the command line, unless it is given (last=, --last)",
         )),
         Some(difference) => Err(differs(&difference)),
     }

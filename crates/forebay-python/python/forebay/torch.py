@@ -121,7 +121,8 @@ class StreamLoader:
     of torch's own.
 
     Under ``torch.distributed`` all ranks make it together, and compare what they see. With
-    ``check_ranks=False`` this one asks nobody, as where it is the only one that evaluates.
+    ``check_ranks=False`` this one asks nobody, as where it is the only one that evaluates: with ``rank=0,
+    world=1`` then, for it would give its share alone.
     """
 
     def __init__(

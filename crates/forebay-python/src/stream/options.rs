@@ -142,7 +142,7 @@ impl Options {
             (last, weights) => {
                 let said = match self.spec.order.last {
                     Last::Drop => None,
-                    Last::Short => Some("drop_last=False"),
+                    Last::Short => Some("last='short'"),
                     Last::Wrap => Some("last='wrap'"),
                 };
                 if let Some(said) = said {

@@ -37,14 +37,21 @@ async fn an_indexed_data_set_is_read_without_listing() {
             ErrorKind::NotFound,
             ErrorKind::Unsupported,
         ] {
-            let closed = closed(&store, list);
-            let dataset = Dataset::open(Arc::clone(&closed), &context, &OpenOptions::default())
+            let opening = Arc::new(Told::default());
+            let options = OpenOptions {
+                progress: Arc::clone(&opening) as Arc<dyn Progress>,
+                ..OpenOptions::default()
+            };
+            let dataset = Dataset::open(closed(&store, list), &context, &options)
                 .await
                 .unwrap();
+            let notes = opening.0.lock().unwrap().len();
+            assert_eq!(notes, usize::from(list != ErrorKind::Unsupported));
             assert_eq!(dataset.samples(), 400);
             let told = Arc::new(Told::default());
             let progress = Arc::clone(&told) as Arc<dyn Progress>;
-            assert!(verify(&dataset, &progress, |_| ()).await.unwrap().is_whole());
+            let report = verify(&dataset, &progress, |_| ()).await.unwrap();
+            assert!(report.is_whole() && !report.unlisted_sought);
             let told = told.0.lock().unwrap().join(" ");
             assert!(told.contains("were not looked for"), "{told}");
         }
@@ -113,6 +120,31 @@ async fn a_manifest_that_may_not_be_read_is_not_passed_over() {
             error.hint().unwrap().contains("the manifest is there"),
             "{error:?}"
         );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_refused_may_be_missing() {
+    everywhere(|store, context| async move {
+        Dataset::open(Arc::clone(&store), &context, &saving())
+            .await
+            .unwrap();
+        store.delete(&key("000002.lines")).await.unwrap();
+        let gone = closed(&store, ErrorKind::PermissionDenied);
+        let error = Dataset::open(Arc::clone(&gone), &context, &OpenOptions::default())
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        assert!(error.hint().unwrap().contains("or it is missing"), "{error:?}");
+        // Nobody is told to make a manifest of what is there now because of wrong credentials.
+        store.delete(&key(MANIFEST_NAME)).await.unwrap();
+        let options = OpenOptions {
+            manifest: UseManifest::Always,
+            ..OpenOptions::default()
+        };
+        let error = Dataset::open(gone, &context, &options).await.unwrap_err();
+        assert!(error.hint().unwrap().contains("or it is missing"), "{error:?}");
     })
     .await;
 }

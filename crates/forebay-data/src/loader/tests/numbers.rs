@@ -318,19 +318,20 @@ async fn a_decimal_becomes_the_number_it_stands_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn integers_in_text_are_not_rounded_either() {
     let field = Field::new("cls", Kind::Bytes);
-    let texts = ["9007199254740992", " -3 ", "0.1", "9007199254740993"];
+    let long = format!("1{}1", "0".repeat(40));
+    let texts = ["9007199254740992", " -3 ", "0.1", "-0", "9007199254740993", &long];
     let sample = |text: &str| vec![(field.clone(), text.as_bytes().to_vec())];
     let samples: Vec<Sample> = texts.map(sample).to_vec();
     let dataset = self::stored("a.tar", Box::new(WdsWriter::default()), &samples).await;
     let mut spec = in_order(&[("cls", "float")]);
-    spec.order.batch_size = 4;
+    spec.order.batch_size = 6;
     let mut loader = Loader::new(dataset.clone(), &spec).unwrap();
     let error = loader.next_batch().await.unwrap().unwrap_err();
     assert!(error.to_string().contains("9007199254740993"), "{error}");
-    spec.bad = BadPolicy::Skip { max: 1 };
+    spec.bad = BadPolicy::Skip { max: 2 };
     let (_, given) = values(&one_batch(dataset, &spec).await, "cls");
-    let expected = [9_007_199_254_740_992.0, -3.0, 0.1f64].map(|number| number.to_le_bytes().to_vec());
-    assert_eq!(given[..3], expected);
+    let expected = [9_007_199_254_740_992.0, -3.0, 0.1f64, -0.0].map(|number| number.to_le_bytes().to_vec());
+    assert_eq!(given[..4], expected);
 }
 
 fn values_of(batch: &Batch) -> Vec<f64> {

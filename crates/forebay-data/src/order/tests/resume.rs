@@ -127,9 +127,7 @@ fn what_differs_is_named() {
     });
     assert_eq!(
         last,
-        format!(
-            "{lead}drop_last was true and is none (the last batch is filled up), limit was none and is 90"
-        )
+        format!("{lead}last was drop and is wrap, limit was none and is 90")
     );
     assert!(refused(same.clone(), |spec| spec.shuffle = false).contains("shuffle was true and is false"));
     assert_eq!(
