@@ -90,11 +90,10 @@ def first_epoch(server, sets, served, disk):
     note = "whole shards, as `forebay bench store` reads; every byte checked"
     listed = [Worker(PLAIN, [tools.FOREBAY_BENCH, "get", json.dumps(get)], note, env=server.env)]
     # What the server makes of requests as long as a shuffled stream's blocks are.
-    short = json.dumps(get | {"range_bytes": BLOCK_BYTES, "in_flight": IN_FLIGHT * RANGE_BYTES // BLOCK_BYTES})
+    in_flight = IN_FLIGHT * RANGE_BYTES // BLOCK_BYTES
+    short = json.dumps(get | {"range_bytes": BLOCK_BYTES, "in_flight": in_flight})
     note = "the same in ranges of 2 MiB, as long as blocks of a stream are"
-    listed.append(
-        Worker(f"{PLAIN}, 2 MiB", [tools.FOREBAY_BENCH, "get", short], note, env=server.env)
-    )
+    listed.append(Worker(f"{PLAIN}, 2 MiB", [tools.FOREBAY_BENCH, "get", short], note, env=server.env))
     url = f"s3://{servers.BUCKET}/"
     listed += stream(server, sets, "Forebay, Rust", url)
     listed += stream(server, sets, "Forebay, Python", url)

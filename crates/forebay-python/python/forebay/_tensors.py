@@ -248,7 +248,7 @@ def _goes_along(made: torch.Tensor, source: torch.Tensor) -> bool:
     It goes along to devices. A copy on the host has memory of its own: that may be written to, and is what
     everything shows then, while the memory of the batch can go.
     """
-    return made.device.type != "cpu" or made.data_ptr() == source.data_ptr()
+    return bool(made.device.type != "cpu" or made.data_ptr() == source.data_ptr())
 
 
 def _on_host(tensor: torch.Tensor) -> memoryview:

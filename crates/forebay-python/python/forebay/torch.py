@@ -445,7 +445,8 @@ def _current(device: torch.device | None) -> contextlib.AbstractContextManager[A
     """
     if device is None or device.type != "cuda":
         return contextlib.nullcontext()
-    return torch.cuda.device(device)
+    current: contextlib.AbstractContextManager[Any] = torch.cuda.device(device)
+    return current
 
 
 def _check_shares(shares: list[tuple[int, int]]) -> None:
@@ -571,7 +572,7 @@ class StreamDataset(IterableDataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # What is copied or pickled by others than torch is in memory of its own.
-        vars(self).update(state)
+        self.__dict__.update(state)
         self._share(state["_said"])
 
     def set_epoch(self, epoch: int) -> None:
