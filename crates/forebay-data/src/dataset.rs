@@ -112,6 +112,8 @@ pub struct OpenOptions {
     pub check: Check,
     /// What is done about shards of another version.
     pub touched: Touched,
+    /// Whether what a pack has not come to the end of is opened all the same, as the pack itself does.
+    pub take_unfinished: bool,
     /// Is told how building a manifest goes on.
     pub progress: Arc<dyn Progress>,
 }
@@ -126,6 +128,7 @@ impl Default for OpenOptions {
             save: Save::default(),
             check: Check::default(),
             touched: Touched::default(),
+            take_unfinished: false,
             progress: Arc::new(Silent),
         }
     }
@@ -238,6 +241,7 @@ impl Dataset {
         options: &OpenOptions,
     ) -> Result<Self> {
         registry::check_made(manifest.spec()).map_err(|error| error.at(store.location()))?;
+        options.format.as_ref().map_or(Ok(()), registry::check_choice)?;
         let anew = how_to_index(&store, options, true);
         if let Some(format) = options
             .format
@@ -287,6 +291,9 @@ impl Dataset {
             options.shards.as_deref(),
         )
         .await?;
+        if !options.take_unfinished {
+            found.refuse_unfinished()?;
+        }
         if let Some(denied) = denied {
             // Whoever may list is told of what is missing that it is missing.
             if options.shards.is_none() && options.manifest_at.is_none() {
@@ -295,6 +302,9 @@ impl Dataset {
             options.progress.noted(
                 "whether there is a manifest is not told to who may not list: the shards are read instead",
             );
+        }
+        if options.save != Save::No && options.shards.is_some() && options.manifest_at.is_none() {
+            index::refuse_part(&store, &found).await?;
         }
         let Some(sink) = index::sink(&store, &found, context, options).await? else {
             // Somebody saved it since the first look.
@@ -519,7 +529,7 @@ fn other_format(wanted: &FormatSpec, found: &FormatSpec, anew: &str) -> Error {
     };
     let message = format!("the manifest is of format {}, not {}", show(found), show(wanted));
     Error::new(ErrorKind::Precondition, "open data set", message).with_hint(format!(
-        "leave the format away, or write the manifest anew: {anew}"
+        "leave --format and what belongs to it away, or write the manifest anew with them: {anew}"
     ))
 }
 

@@ -46,7 +46,7 @@ pub(crate) use target::fuzz_notes;
 use crate::dataset::{OpenOptions, Place, Progress, Silent, Task};
 use crate::format::mds;
 use crate::manifest::{FormatSpec, Manifest, ManifestWriter, SUMS_NAME, Sums};
-use crate::schema::Dtype;
+use crate::schema::{Dtype, Field};
 use build::{Builder, Built};
 use cut::Cutter;
 use input::{Input, Reading};
@@ -54,6 +54,7 @@ use jobs::Jobs;
 use memory::Shares;
 use plan::Plan;
 use shape::Shaper;
+pub(crate) use target::is_plan;
 use target::{Found, Note, Target};
 
 /// Size of shards where none is asked for.
@@ -193,6 +194,9 @@ impl PackReport {
     }
 }
 
+/// Fields named in one note.
+const UNITS_NAMED_MAX: usize = 8;
+
 /// Pack the data set at `from` into `to`. `options` say how the input is opened.
 pub async fn pack(
     from: Place,
@@ -208,6 +212,9 @@ pub async fn pack(
         options.progress.noted(&note);
     }
     let shaper = Arc::new(Shaper::new(input.schema(), input.source(), spec)?);
+    if let Some(note) = note_units(input.schema().fields(), spec) {
+        spec.progress.noted(&note);
+    }
     let shares = Shares::new(spec, input.reads())?;
     let plan = Plan::new(&input, spec, Seed::fresh().0);
     let mut target = Target::new(to, context, &spec.progress);
@@ -239,6 +246,29 @@ pub async fn pack(
         let _ = run.target.withdraw(&plan).await;
     }
     packed
+}
+
+/// What is to be said of numbers that count something, where the format has no word for what: they become the integers that they are stored as.
+fn note_units(fields: &[Field], spec: &PackSpec) -> Option<String> {
+    if spec.to == PackFormat::Parquet {
+        return None;
+    }
+    let is_packed = |field: &&Field| {
+        let names = spec.fields.as_ref();
+        names.is_none_or(|names| names.contains(&field.name))
+    };
+    let counting = fields.iter().filter(is_packed).filter_map(|field| {
+        let unit = field.unit?;
+        Some(format!("{} ({unit})", field.name.escape_debug()))
+    });
+    let counting: Vec<String> = counting.take(UNITS_NAMED_MAX).collect();
+    (!counting.is_empty()).then(|| {
+        format!(
+            "{} has no word for what these numbers count, and gets the integers that stand for them: {}; --to parquet keeps them what they are",
+            spec.to.name(),
+            counting.join(", ")
+        )
+    })
 }
 
 /// What became of the hashes. Where they could not be written the run is not over: the same command writes them.

@@ -19,6 +19,7 @@ use super::splits;
 use crate::format::parquet::Partitions;
 use crate::format::petastorm::{COMMON_METADATA, Petastorm};
 use crate::manifest::{FormatSpec, MANIFEST_NAME, SUMS_NAME};
+use crate::pack::is_plan;
 use crate::source::ShardSource;
 
 /// Most objects of one listing: a folder of sixteen million files takes some gigabytes to remember, and is better packed.
@@ -30,6 +31,9 @@ const LOOKS_AT_ONCE_MAX: usize = 32;
 /// Formats named in one message.
 const NAMED_MAX: usize = 3;
 
+/// What a plan of a pack without a manifest says.
+const UNFINISHED: &str = "a pack into this place has not come to its end, so samples are missing";
+
 /// What was found.
 #[derive(Debug, Clone)]
 pub struct Discovered {
@@ -39,8 +43,24 @@ pub struct Discovered {
     pub shards: Vec<ObjectMeta>,
     /// What whoever opens the data set should know: what is not read of what is there, and what was decided in doubt.
     pub notes: Vec<String>,
+    /// A pack into this place has not come to its end, so samples are missing.
+    pub(crate) is_unfinished: bool,
     /// Where they are read from.
     pub(super) from: ShardStore,
+}
+
+impl Discovered {
+    /// Refuse what a pack has not written to its end.
+    pub(crate) fn refuse_unfinished(&self) -> Result<()> {
+        if !self.is_unfinished {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Precondition, "open data set", UNFINISHED)
+            .at(self.from.store.location())
+            .with_hint(
+                "run the same forebay pack again: it goes on where it was; or name the shards that are there",
+            ))
+    }
 }
 
 /// A kind of shard, as names tell it.
@@ -163,6 +183,7 @@ pub async fn discover(
         spec: found.spec,
         shards,
         notes: found.notes.into_iter().chain(from.note()).collect(),
+        is_unfinished: found.is_unfinished,
         from,
     })
 }
@@ -179,11 +200,13 @@ pub(crate) async fn look_for(
         objects,
         hudi,
         has_former,
+        is_unfinished,
     } = match only {
         Some(keys) => Listed {
             objects: heads(store, keys).await?,
             hudi: BTreeSet::new(),
             has_former: false,
+            is_unfinished: false,
         },
         None => list(store).await.map_err(without_listing)?,
     };
@@ -215,6 +238,8 @@ pub(crate) async fn look_for(
     let aside = aside.filter(|_| is_parquet || !is_chosen);
     found.notes.extend(aside.map(|aside| aside.note()));
     found.notes.extend(has_former.then(note_former));
+    found.notes.extend(is_unfinished.then(|| UNFINISHED.to_owned()));
+    found.is_unfinished = is_unfinished;
     Ok(found)
 }
 
@@ -258,16 +283,21 @@ pub(super) struct Listed {
     hudi: BTreeSet<LoggedTable>,
     /// There is a manifest under its former name.
     has_former: bool,
+    /// A pack into this place has not written its manifest yet.
+    is_unfinished: bool,
 }
 
 /// List all of a store.
 pub(super) async fn list(store: &Arc<dyn Store>) -> Result<Listed> {
     let (mut objects, mut hudi, mut has_former) = (Vec::new(), BTreeSet::new(), false);
+    let (mut has_plan, mut has_manifest) = (false, false);
     let mut rows = store.list(&Key::ROOT, ListOptions { recursive: true });
     while let Some(row) = rows.next().await {
         match row {
             Ok(Entry::Object(meta)) => {
                 has_former |= meta.key.as_str() == FORMER_MANIFEST_NAME;
+                has_manifest |= meta.key.as_str() == MANIFEST_NAME;
+                has_plan |= is_plan(&meta.key);
                 let is_ours = matches!(meta.key.as_str(), MANIFEST_NAME | SUMS_NAME) || is_former(&meta.key);
                 if is_hidden(&meta.key) {
                     hudi.extend(logged::hudi_of(&meta.key));
@@ -290,6 +320,7 @@ pub(super) async fn list(store: &Arc<dyn Store>) -> Result<Listed> {
         objects,
         hudi,
         has_former,
+        is_unfinished: has_plan && !has_manifest,
     })
 }
 
@@ -323,6 +354,7 @@ pub(super) fn by_names(
             spec,
             shards: objects,
             notes: splits.into_iter().chain(doubt).collect(),
+            is_unfinished: false,
             from: ShardStore::plain(Arc::clone(store)),
         });
     }
@@ -350,6 +382,7 @@ pub(super) fn by_names(
         spec,
         shards,
         notes,
+        is_unfinished: false,
         from,
     })
 }

@@ -1,18 +1,21 @@
 //! One pass over every shard, several at once, into a manifest.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
-use forebay_core::{Error, ErrorKind, Ledger, Result};
+use forebay_core::{Error, ErrorKind, Key, Ledger, Result};
 use forebay_store::{Context, PutMode, Store};
 use futures::stream::{self, StreamExt};
 use tokio::task::JoinHandle;
 
+use super::discover::{family_of, list};
+use super::fit::is_listable;
 use super::{Discovered, OpenOptions, Progress, UseManifest, is_absent, manifest_place};
 use crate::format::{Format, Tabulated, tabulate};
-use crate::manifest::{Manifest, ManifestWriter};
+use crate::manifest::{MANIFEST_NAME, Manifest, ManifestWriter};
 use crate::source::ShardSource;
 
 /// Most shards read at once: more would not make the disk faster, and each holds its table in memory.
@@ -66,6 +69,31 @@ pub(super) async fn sink(
     Ok(Some(ManifestWriter::to_object(
         spec, &identity, place, key, mode, context,
     )))
+}
+
+/// Refuse to save an index of some shards where one of all of them is looked for: whoever opens the directory then would be told that the others do not fit.
+pub(super) async fn refuse_part(store: &Arc<dyn Store>, found: &Discovered) -> Result<()> {
+    let listed = match list(store).await {
+        Ok(listed) => listed.objects,
+        Err(error) if !is_listable(&error) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let named: HashSet<&Key> = found.shards.iter().map(|meta| &meta.key).collect();
+    let is_shard =
+        |key: &Key| family_of(key).is_some_and(|family| family.is_listed() && family.is_of(&found.spec.name));
+    let other = listed
+        .iter()
+        .find(|meta| is_shard(&meta.key) && !named.contains(&meta.key));
+    let Some(other) = other else {
+        return Ok(());
+    };
+    let message = format!(
+        "{MANIFEST_NAME} is of all shards beside it, and shard {:?} is not among those that are named",
+        other.key
+    );
+    Err(Error::new(ErrorKind::InvalidInput, "index", message)
+        .at(store.location())
+        .with_hint("name the directory; or keep an index of some of them elsewhere: forebay index -o URL, and --manifest URL to use it"))
 }
 
 /// A manifest that was made just now.

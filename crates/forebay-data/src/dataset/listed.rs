@@ -79,6 +79,7 @@ pub(super) async fn by_index(
         spec,
         shards,
         notes: Vec::new(),
+        is_unfinished: false,
         from: ShardStore::plain(Arc::clone(store)),
     }))
 }

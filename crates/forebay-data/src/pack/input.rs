@@ -146,6 +146,7 @@ impl Input {
             let shards = place.shards.as_deref();
             let found = look_for(&place.store, context, options.format.as_ref(), shards).await?;
             if found.spec.name == FILES {
+                found.refuse_unfinished()?;
                 found.notes.iter().for_each(|note| options.progress.noted(note));
                 return FilesInput::new(place.store, &found.spec, &found.shards, spec).map(Self::Files);
             }

@@ -46,6 +46,11 @@ const NOTES_PREFIX: &str = ".forebay-pack-";
 /// Name of the plan, behind that.
 const PLAN_NAME: &str = "plan.json";
 
+/// True for the plan of a pack: where it lies and no manifest does, some of the shards are missing.
+pub(crate) fn is_plan(key: &Key) -> bool {
+    key.as_str().strip_prefix(NOTES_PREFIX) == Some(PLAN_NAME)
+}
+
 /// The list of shards of MDS.
 const INDEX_NAME: &str = "index.json";
 

@@ -107,6 +107,7 @@ impl Target {
     async fn index_files(&self, samples: u64) -> Result<Dataset> {
         let options = OpenOptions {
             format: Some(FormatSpec::new(FILES).with("layout", "tree")),
+            take_unfinished: true,
             manifest: UseManifest::IfThere,
             save: Save::IfAbsent,
             ..OpenOptions::default()

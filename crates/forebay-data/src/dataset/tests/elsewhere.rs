@@ -154,3 +154,33 @@ async fn whoever_may_not_write_beside_the_shards_is_told_of_elsewhere() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn an_index_of_some_shards_is_kept_elsewhere() {
+    everywhere(|store, context| async move {
+        let some = OpenOptions {
+            shards: Some(vec![key("000001.lines")]),
+            ..saving()
+        };
+        let error = Dataset::open(Arc::clone(&store), &context, &some)
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains("000000.lines"), "{error}");
+        assert!(error.hint().unwrap().contains("-o URL"), "{error:?}");
+        let place = elsewhere();
+        let made = Dataset::open(
+            Arc::clone(&store),
+            &context,
+            &some.clone().with_manifest_at(Some(at(&place))),
+        )
+        .await;
+        assert_eq!(made.unwrap().samples(), 100);
+        let all = OpenOptions {
+            shards: Some((0..4).map(|shard| key(&format!("{shard:06}.lines"))).collect()),
+            ..saving()
+        };
+        Dataset::open(Arc::clone(&store), &context, &all).await.unwrap();
+    })
+    .await;
+}

@@ -6,6 +6,7 @@ use forebay_core::ErrorKind;
 use forebay_store::wrap::{Counted, Fault, FaultPlan, Faulty, Op, When};
 
 use super::*;
+use crate::dataset::Save;
 use crate::format::mds::HashName;
 use crate::format::wds::WdsWriter;
 use crate::manifest::MANIFEST_NAME;
@@ -374,4 +375,30 @@ async fn uploads_that_cannot_be_looked_for_are_told() {
     for word in ["cannot be looked for", "paid for"] {
         assert!(told.contains(word), "no {word:?} in {told}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_packed_to_its_end_is_no_data_set() {
+    let from = memory_store();
+    folder(&*from, 20).await;
+    let (to, spec) = (memory_store(), small(PackFormat::Wds));
+    end_early(&from, &to, &spec).await;
+    let open = async |options: OpenOptions| Dataset::open(Arc::clone(&to), &context(), &options).await;
+    let saving = OpenOptions {
+        save: Save::IfAbsent,
+        ..OpenOptions::default()
+    };
+    for options in [OpenOptions::default(), saving] {
+        let error = open(options).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
+        assert!(error.hint().unwrap().contains("run the same forebay pack again"));
+    }
+    // Whoever names shards knows what is there.
+    let named = OpenOptions {
+        shards: Some(vec![key("shard-000000.tar")]),
+        ..OpenOptions::default()
+    };
+    assert!(open(named).await.unwrap().samples() < 20);
+    run(&from, &to, &spec).await.unwrap();
+    assert_eq!(open(OpenOptions::default()).await.unwrap().samples(), 20);
 }
