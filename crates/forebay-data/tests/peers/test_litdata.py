@@ -53,6 +53,10 @@ def document(index):
     return torch.arange(index * 10, index * 10 + 8, dtype=torch.int32)
 
 
+def uneven_document(index):
+    return torch.arange(index * 100, index * 100 + 3 + 5 * (index % 4), dtype=torch.int32)
+
+
 def picture(index):
     return {"image": Image.fromarray(np.full((4, 5, 3), index, dtype=np.uint8)), "label": index}
 
@@ -129,6 +133,13 @@ class TheirChunks(Case):
         wanted = [{"tokens": dataset[index].numpy()} for index in range(len(dataset))]
         self.assertEqual(len(wanted), COUNT)
         self.assert_streams(folder, wanted)
+
+    def test_blocks_of_tokens_litdata(self):
+        folder = self.optimized(uneven_document, chunk_size=64, item_loader=TokensLoader(block_size=8))
+        dataset = litdata.StreamingDataset(str(folder), shuffle=False, item_loader=TokensLoader(block_size=8))
+        wanted = [{"tokens": dataset[index].numpy()} for index in range(len(dataset))]
+        self.assertNotIn(len(wanted), [0, COUNT])
+        self.assert_streams(folder, wanted, format="litdata", tokens=8)
 
     def test_packed_for_others_litdata(self):
         import webdataset
