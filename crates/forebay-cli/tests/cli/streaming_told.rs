@@ -223,8 +223,8 @@ fn a_position_behind_the_last_epoch_is_refused() {
         ]))
         .exits(1)
         .says(&[
-            "drop_last was false and is true, limit was none and is 100",
-            "drop_last is true in Python",
+            "last was short and is drop, limit was none and is 100",
+            "last is 'drop' in Python",
         ]);
     // At the end of it, the answer is no.
     sandbox.run(args(&["--state-out", "end"])).exits(0);
