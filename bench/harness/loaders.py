@@ -165,6 +165,9 @@ def made(entries, options):
 class Loaders(Result):
     """A table of loaders: share of the disk's limit, multiple of the best peer, time to the first batch."""
 
+    extras = (("first batch s", "first_batch_s", 3), ("in a new process s", "first_batch_new_s", 3))
+    """Columns of what contenders measured besides rates: head, name, digits."""
+
     def heads(self):
         """Columns of ratios: a name, and the row that is 1."""
         top = next((row for row in self.rows if row.name == LIMIT and row.samples), None)
@@ -175,7 +178,7 @@ class Loaders(Result):
     def markdown(self):
         ratios = self.heads()
         head = ["contender", "GB/s", "min - max", *(name for name, _ in ratios), "CPU s/GB"]
-        head += ["peak RSS MiB", "first batch s", "in a new process s", "note"]
+        head += ["peak RSS MiB", *(column for column, _, _ in self.extras), "note"]
         lines = [line(head), line(["---"] * len(head))]
         for row in self.rows:
             note = "; ".join(filter(None, [row.note, row.failure and f"failed: {row.failure}"]))
@@ -186,7 +189,7 @@ class Loaders(Result):
             cells += [ratio(row, other) for _, other in ratios]
             cells.append(f"{row.cpu_per_gb:.2f}")
             cells.append(f"{row.rss_bytes / MIB:.0f}" if row.rss_bytes else "-")
-            cells += [median_of(row, "first_batch_s"), median_of(row, "first_batch_new_s")]
+            cells += [median_of(row, name, digits) for _, name, digits in self.extras]
             lines.append(line([*cells, note]))
         text = "\n".join([f"### {self.title}", "", *lines, ""])
         return text + "".join(f"\n{remark}\n" for remark in self.remarks)
@@ -196,7 +199,7 @@ def ratio(row, other):
     return f"{row.rate / other.rate:.2f}" if other else "-"
 
 
-def median_of(row, name):
-    """Of what contenders measured besides rates, in seconds."""
-    times = [sample.extra[name] for sample in row.samples if name in sample.extra]
-    return f"{statistics.median(times):.3f}" if times else "-"
+def median_of(row, name, digits):
+    """Of what contenders measured besides rates."""
+    found = [sample.extra[name] for sample in row.samples if name in sample.extra]
+    return f"{statistics.median(found):.{digits}f}" if found else "-"

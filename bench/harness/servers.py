@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from pathlib import Path
 
 from . import tools
 from .rounds import talk
@@ -34,6 +35,12 @@ class Server:
         self.folder = folder
         self.endpoint = f"http://127.0.0.1:{port}"
         self.admin = f"http://127.0.0.1:{admin_port}"
+        self.pid = None
+
+    def cpu_s(self):
+        """User and system time of the server so far."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def env(self):
@@ -94,7 +101,8 @@ def seaweedfs(folder):
         f"-s3.config={identities}",
     ]
     server = Server("SeaweedFS", folder, s3, master)
-    with daemon(argv, data / "log.txt", data), daemon_ready(server):
+    with daemon(argv, data / "log.txt", data) as process, daemon_ready(server):
+        server.pid = process.pid
         # The gateway answers before the volume server has joined; the first object shows when all is up.
         tool(server, "seed", "--bucket-only")
         yield server
@@ -106,8 +114,17 @@ def sendfile(folder, served):
     (port,) = free_ports(1)
     argv = [sys.executable, tools.BENCH / "sendfile_server.py", str(port), BUCKET, served]
     server = Server("the plain server", folder, port)
-    with daemon(argv, folder / "sendfile.log", folder), daemon_ready(server):
+    with daemon(argv, folder / "sendfile.log", folder) as process, daemon_ready(server):
+        server.pid = process.pid
         yield server
+
+
+def loopback_bytes():
+    """What went over loopback so far, of anybody: a server that asks itself shows here."""
+    (line,) = (
+        line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:")
+    )
+    return int(line.split()[9])
 
 
 def tool(server, *args):

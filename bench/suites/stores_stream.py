@@ -34,11 +34,28 @@ PLAIN = "Forebay, GET alone"
 LOCAL = "Forebay, Rust, local folder"
 
 
-class Stream(Worker):
+class Served(Worker):
+    """Also tells what the server did for it: CPU time, and bytes over loopback for each that was wanted. More
+    than one of these is what the server asks itself for.
+    """
+
+    def __init__(self, name, argv, server, **more):
+        super().__init__(name, argv, env=server.env, **more)
+        self.server = server
+
+    def measure(self):
+        cpu_s, loopback_bytes = self.server.cpu_s(), servers.loopback_bytes()
+        sample = super().measure()
+        sample.extra["server_cpu_per_gb"] = (self.server.cpu_s() - cpu_s) / (sample.bytes / 1e9)
+        sample.extra["loopback_per_byte"] = (servers.loopback_bytes() - loopback_bytes) / sample.bytes
+        return sample
+
+
+class Stream(Served):
     """Lives for the whole suite, so that its cache is filled once."""
 
-    def __init__(self, name, argv, sets, **more):
-        super().__init__(name, argv, **more)
+    def __init__(self, name, argv, server, sets, **more):
+        super().__init__(name, argv, server, **more)
         self.sets = sets
 
     def measure(self):
@@ -74,7 +91,7 @@ def measure(options, server, sets, served, disk):
     second = race(chosen(second_epoch(server, sets, disk), options), options.runs)
     title = f"{sets.count} images, shuffled"
     return [
-        Against(f"{title}: first epoch from {server.name}", first, PLAIN, "of GET alone"),
+        First(f"{title}: first epoch from {server.name}", first, PLAIN, "of GET alone"),
         Against(f"{title}: second epoch, cached from {server.name}", second, LOCAL, "of local"),
     ]
 
@@ -88,12 +105,17 @@ def first_epoch(server, sets, served, disk):
         "expect": str(served),
     }
     note = "whole shards, as `forebay bench store` reads; every byte checked"
-    listed = [Worker(PLAIN, [tools.FOREBAY_BENCH, "get", json.dumps(get)], note, env=server.env)]
+    listed = [Served(PLAIN, [tools.FOREBAY_BENCH, "get", json.dumps(get)], server, note=note)]
     # What the server makes of requests as long as a shuffled stream's blocks are.
     in_flight = IN_FLIGHT * RANGE_BYTES // BLOCK_BYTES
     short = json.dumps(get | {"range_bytes": BLOCK_BYTES, "in_flight": in_flight})
     note = "the same in ranges of 2 MiB, as long as blocks of a stream are"
-    listed.append(Worker(f"{PLAIN}, 2 MiB", [tools.FOREBAY_BENCH, "get", short], note, env=server.env))
+    listed.append(Served(f"{PLAIN}, 2 MiB", [tools.FOREBAY_BENCH, "get", short], server, note=note))
+    # A stream asks for them in no order, and its blocks do not begin where a server's chunks do.
+    mixed = json.dumps(get | {"range_bytes": BLOCK_BYTES, "in_flight": in_flight, "shuffled": 1})
+    note = "the same ranges in no order, not aligned"
+    argv = [tools.FOREBAY_BENCH, "get-ranges", mixed]
+    listed.append(Served(f"{PLAIN}, 2 MiB, shuffled", argv, server, note=note))
     url = f"s3://{servers.BUCKET}/"
     listed += stream(server, sets, "Forebay, Rust", url)
     listed += stream(server, sets, "Forebay, Python", url)
@@ -118,17 +140,19 @@ def stream(server, sets, name, url, **more):
     """A contender as a list; an empty one where no Python has Forebay."""
     if "Python" not in name:
         argv = [tools.FOREBAY_BENCH, "stream", json.dumps({"url": url, "batch_size": BATCH, **more})]
-        return [Stream(name, argv, sets, env=server.env)]
+        return [Stream(name, argv, server, sets)]
     python = tools.forebay_python()
     if python is None:
         return []
     argv = [python, "-m", "clients.drain", "stream_forebay", sets.kind]
     argv.append(json.dumps({"url": url, "count": sets.count, **more}))
-    return [Stream(name, argv, sets, env=server.env, cwd=tools.BENCH)]
+    return [Stream(name, argv, server, sets, cwd=tools.BENCH)]
 
 
 class Against(Loaders):
     """Loaders against one row of their table."""
+
+    extras = (("first batch s", "first_batch_s", 3),)
 
     def __init__(self, title, rows, reference, head):
         found = next((row for row in rows if row.name == reference and row.samples), None)
@@ -136,3 +160,13 @@ class Against(Loaders):
 
     def heads(self):
         return [(self.reference_name, self.reference)]
+
+
+class First(Against):
+    """With what the server did for it."""
+
+    extras = (
+        *Against.extras,
+        ("server CPU s/GB", "server_cpu_per_gb", 2),
+        ("loopback bytes per byte", "loopback_per_byte", 2),
+    )

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
-use forebay_core::{Crc64Nvme, Key, Location, Span, crc64nvme};
+use forebay_core::{Crc64Nvme, Key, Location, Seed, Span, crc64nvme};
 use forebay_io::{AlignedBuf, Buf, DiskConfig, Pages};
 use forebay_store::{Context, PutOptions, ReadOptions, Store, StoreExt as _};
 use futures::StreamExt as _;
@@ -74,11 +74,17 @@ impl Get {
                 OBJECTS_AHEAD * in_flight / object_bytes.div_ceil(range_bytes),
             ),
         };
+        let is_shuffled = job.number("shuffled").is_ok_and(|shuffled| shuffled != 0);
+        // Of no round size, so that nothing behind it begins at one either.
+        let head_bytes = if is_shuffled { piece_bytes / 3 } else { 0 };
         let mut pieces = Vec::new();
         for key in job.keys()? {
             let content = std::fs::read(format!("{}/{key}", job.text("expect")?))?;
             // Objects may be longer than said: then they are read in pieces of that size.
-            for span in Span::first(content.len() as u64).pieces(piece_bytes) {
+            let bytes = content.len() as u64;
+            let head = Span::first(bytes.min(head_bytes));
+            let rest = Span::new(head.end(), bytes)?;
+            for span in head.pieces(piece_bytes).chain(rest.pieces(piece_bytes)) {
                 let crc64nvme = crc64nvme(&content[span.relative_to(0)]);
                 pieces.push(Piece {
                     key: Key::parse(&key)?,
@@ -86,6 +92,9 @@ impl Get {
                     crc64nvme,
                 });
             }
+        }
+        if is_shuffled {
+            shuffle(&mut pieces);
         }
         let shared = Arc::new(Shared {
             store,
@@ -97,6 +106,14 @@ impl Get {
             shared,
             tasks: tasks.max(1) as usize,
         })
+    }
+}
+
+/// As a shuffled stream asks: in no order, and not from where a store begins its chunks.
+fn shuffle(pieces: &mut [Piece]) {
+    let mut rng = Seed(0).rng();
+    for last in (1..pieces.len()).rev() {
+        pieces.swap(last, rng.below(last as u64 + 1) as usize);
     }
 }
 
