@@ -465,6 +465,11 @@ impl Dataset {
         fit::unlisted(&self.0.from.store, &self.0.manifest).await
     }
 
+    /// True where only some of the shards were asked for.
+    pub(crate) fn is_part(&self) -> bool {
+        self.0.is_part
+    }
+
     /// Files of a plain folder that are part of no sample.
     pub fn files_left_out(&self) -> u64 {
         self.0.from.left_out().map_or(0, LeftOut::files)

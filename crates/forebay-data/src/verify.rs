@@ -5,8 +5,11 @@
 //! read, and none counts as whole. Damage stops nothing: the pass goes on to the end of the shard, and to the next one. When the hash of a shard differs, its format
 //! has a second look, which may find damage between samples (headers, footers) and say in words what is wrong. Memory is that of a few pieces and
 //! one table per shard at work.
+//!
+//! Plain folders have no shards that anybody wrote: their files are compared one by one (`files.rs`).
 
 mod extents;
+mod files;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,9 +27,13 @@ use crate::manifest::Shard;
 use crate::source::ShardSource;
 use crate::table::{Layout, Table};
 use extents::{Extents, Part};
+use files::Files;
 
 /// Damaged samples named for one shard; the rest is counted. A shard that is torn in the middle has one for each sample behind.
 pub const DAMAGES_NAMED_MAX: usize = 100;
+
+/// What is said of a shard whose hash differs.
+const OTHER_SHA256: &str = "the shard has another SHA-256 than when it was indexed";
 
 /// What kind of damage it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -71,6 +78,9 @@ impl DamageKind {
 pub struct Damage {
     /// The shard.
     pub shard: Key,
+    /// The file, where the shard is a list of files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<Key>,
     /// What kind of damage.
     pub kind: DamageKind,
     /// Number of the sample in the shard.
@@ -90,6 +100,23 @@ pub struct Damage {
     pub offset: Option<u64>,
     /// In words.
     pub message: String,
+}
+
+impl Damage {
+    /// Damage of no part of a shard that could be told.
+    fn of_shard(shard: &Key, kind: DamageKind, message: String) -> Self {
+        Self {
+            shard: shard.clone(),
+            file: None,
+            kind,
+            sample: None,
+            key: None,
+            group: None,
+            column: None,
+            offset: None,
+            message,
+        }
+    }
 }
 
 /// What a verification found.
@@ -130,9 +157,11 @@ pub async fn verify(
 ) -> Result<VerifyReport> {
     let bytes = dataset.shards().iter().map(|shard| shard.stored_bytes).sum();
     progress.planned(dataset.shards().len() as u64, bytes);
+    let files = Files::new(dataset).await?.map(Arc::new);
     let passes = (0..dataset.shards().len()).map(|number| {
-        let (dataset, progress) = (dataset.clone(), Arc::clone(progress));
-        async move { Task::spawn(async move { verify_shard(&dataset, number, &*progress).await }).await }
+        let (dataset, files, progress) = (dataset.clone(), files.clone(), Arc::clone(progress));
+        let pass = async move { verify_shard(&dataset, files.as_deref(), number, &progress).await };
+        async move { Task::spawn(pass).await }
     });
     let mut passes = stream::iter(passes).buffered(at_once());
     let mut report = VerifyReport::default();
@@ -151,7 +180,10 @@ pub async fn verify(
         report.damages.extend(found.damages);
         progress.shard_done(&shard.key, shard.samples);
     }
-    let unlisted = dataset.unlisted().await?;
+    let unlisted = match &files {
+        Some(files) if !dataset.is_part() => Some(files.unasked()),
+        _ => dataset.unlisted().await?,
+    };
     report.unlisted_sought = unlisted.is_some();
     if unlisted.is_none() {
         progress.noted(
@@ -159,19 +191,11 @@ pub async fn verify(
         );
     }
     for key in unlisted.unwrap_or_default() {
-        let damage = Damage {
-            shard: key,
-            kind: DamageKind::Unlisted,
-            group: None,
-            column: None,
-            sample: None,
-            key: None,
-            offset: None,
-            message: format!(
-                "the manifest does not know it; {} takes it in",
-                dataset.how_to_index_anew()
-            ),
-        };
+        let message = format!(
+            "the manifest does not know it; {} takes it in",
+            dataset.how_to_index_anew()
+        );
+        let damage = Damage::of_shard(&key, DamageKind::Unlisted, message);
         tell(&damage);
         report.damages_count += 1;
         report.damages.push(damage);
@@ -200,26 +224,25 @@ impl Found {
     /// Damage of the whole shard is always named: there are few kinds of it.
     fn add_whole(&mut self, shard: &Shard, kind: DamageKind, message: String) {
         self.damages_count += 1;
-        self.damages.push(Damage {
-            shard: shard.key.clone(),
-            kind,
-            sample: None,
-            key: None,
-            group: None,
-            column: None,
-            offset: None,
-            message,
-        });
+        self.damages.push(Damage::of_shard(&shard.key, kind, message));
     }
 }
 
-async fn verify_shard(dataset: &Dataset, number: usize, progress: &dyn Progress) -> Result<Found> {
+async fn verify_shard(
+    dataset: &Dataset,
+    files: Option<&Files>,
+    number: usize,
+    progress: &Arc<dyn Progress>,
+) -> Result<Found> {
     // A manifest that cannot be read is no damage of the data, and ends the verification.
     let table = dataset.table(number).await?;
     let mut found = Found::default();
     let Some(shard) = dataset.shards().get(number) else {
         return Ok(found);
     };
+    if let Some(files) = files {
+        return files.verify_shard(shard, &table, progress).await;
+    }
     let meta = match dataset.store().head(&shard.key).await {
         Ok(meta) => meta,
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -246,7 +269,7 @@ async fn verify_shard(dataset: &Dataset, number: usize, progress: &dyn Progress)
         is_readable: true,
         groups_damaged: HashSet::new(),
     };
-    let read = pass.run(&source, &mut found, progress).await;
+    let read = pass.run(&source, &mut found, &**progress).await;
     let is_same = match read {
         Ok(sha256) => sha256 == shard.sha256,
         Err(error) => {
@@ -256,8 +279,7 @@ async fn verify_shard(dataset: &Dataset, number: usize, progress: &dyn Progress)
     };
     pass.finish(&mut found);
     if !is_same {
-        let message = "the shard has another SHA-256 than when it was indexed".to_owned();
-        found.add_whole(shard, DamageKind::Sha256, message);
+        found.add_whole(shard, DamageKind::Sha256, OTHER_SHA256.to_owned());
         look_again(dataset, &source, shard, &mut found).await;
     }
     Ok(found)
@@ -408,14 +430,8 @@ fn judge(
     };
     let start = extent.start;
     let mut damage = Damage {
-        shard: shard.key.clone(),
-        kind: DamageKind::SampleCrc,
-        sample: None,
-        key: None,
-        group: None,
-        column: None,
         offset: Some(start),
-        message: String::new(),
+        ..Damage::of_shard(&shard.key, DamageKind::SampleCrc, String::new())
     };
     match extent.part {
         Part::Sample { number } => {

@@ -75,7 +75,7 @@ fn line(damage: &Damage) -> String {
         .map_or(String::new(), |key| format!(" (key {})", visible(key)));
     format!(
         "{}: {}: {}{key}",
-        visible(damage.shard.as_str()),
+        visible(damage.file.as_ref().unwrap_or(&damage.shard).as_str()),
         damage.kind.name(),
         damage.message
     )

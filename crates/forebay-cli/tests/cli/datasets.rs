@@ -143,6 +143,33 @@ fn damage_is_named_and_is_no() {
 }
 
 #[test]
+fn files_of_a_folder_that_changed_are_named() {
+    let sandbox = Sandbox::new();
+    for class in ["d/cat", "d/dog"] {
+        std::fs::create_dir_all(sandbox.path(class)).unwrap();
+        for number in 0..2 {
+            std::fs::write(sandbox.path(format!("{class}/{number}.jpg")), class).unwrap();
+        }
+    }
+    sandbox.run(["index", "-q", "d"]).exits(0);
+    std::fs::write(sandbox.path("d/cat/00.jpg"), "new").unwrap();
+    std::fs::write(sandbox.path("d/dog/1.jpg"), "other").unwrap();
+    std::fs::write(sandbox.path("d/dog/0.jpg"), "longer").unwrap();
+    let ran = sandbox
+        .run(["verify", "d"])
+        .exits(1)
+        .says(&["2 samples with their checksum", "3 damages found"]);
+    assert_eq!(
+        ran.out,
+        "dog/0.jpg: size: 6 bytes instead of 5 (key dog/0)\n\
+         dog/1.jpg: sample crc: sample 3 does not have its checksum (key dog/1)\n\
+         cat/00.jpg: unlisted: the manifest does not know it; forebay index --force takes it in\n"
+    );
+    let json = sandbox.run(["verify", "--json", "d"]).exits(1).json();
+    assert_eq!(json["damages"][0]["file"], "dog/0.jpg");
+}
+
+#[test]
 fn inspect_shows_samples_with_their_fields() {
     let sandbox = shards();
     let ran = sandbox

@@ -18,8 +18,9 @@ use forebay_store::{
 };
 use futures::stream::{self, StreamExt, TryStreamExt};
 
+use super::Dataset;
 use crate::format::files::{FileLayout, FileSet, FileSetBuilder, FileShard, ImageFields, LeftOut, Member};
-use crate::format::{Format, Scan};
+use crate::format::{Format, Scan, Tabulated, tabulate};
 use crate::manifest::FormatSpec;
 use crate::source::ShardSource;
 use crate::table::{Table, TableBuilder};
@@ -112,21 +113,25 @@ impl Folder {
         for number in 0..set.shards() {
             let size = set.shard(number).map_or(0, |shard| shard.bytes());
             let key = Key::parse(&format!("files-{number:08}"))?;
-            let meta = ObjectMeta {
-                key: key.clone(),
-                size,
-                version: None,
-                modified: None,
-                checksum: None,
-                permissions: None,
-            };
-            metas.insert(key, (number, meta));
+            metas.insert(key.clone(), (number, meta_of(key, size)));
         }
         Ok(Self {
             inner,
             set,
             metas,
             kept: Mutex::default(),
+        })
+    }
+
+    /// Around one virtual shard, whatever is listed.
+    fn of_one(inner: Arc<dyn Store>, meta: ObjectMeta, shard: FileShard) -> Result<Self> {
+        let laid = Arc::new(Laid::new(shard));
+        Ok(Self {
+            inner,
+            set: FileSetBuilder::new(&Key::ROOT, FileLayout::Tree).finish(SHARD_BYTES)?,
+            metas: BTreeMap::from([(meta.key.clone(), (0, meta))]),
+            // The only one: there is none that it could make room for.
+            kept: Mutex::new(VecDeque::from([(0, laid)])),
         })
     }
 
@@ -316,6 +321,39 @@ impl Store for Folder {
 
     async fn capabilities(&self) -> Result<Capabilities> {
         Ok(Capabilities::untried("virtual shards are only read"))
+    }
+}
+
+fn meta_of(key: Key, size: u64) -> ObjectMeta {
+    ObjectMeta {
+        key,
+        size,
+        version: None,
+        modified: None,
+        checksum: None,
+        permissions: None,
+    }
+}
+
+impl Dataset {
+    /// The files of a plain folder, as they were listed when it was opened.
+    pub(crate) fn files(&self) -> Option<&FileSet> {
+        self.0.from.folder().map(|folder| folder.set())
+    }
+
+    /// One pass over these files of the folder, as a virtual shard of that name. `moved` is told of bytes as they come.
+    pub(crate) async fn tabulate_files(
+        &self,
+        name: &Key,
+        shard: FileShard,
+        moved: impl Fn(u64) + Send + Sync + 'static,
+    ) -> Result<Tabulated> {
+        let meta = meta_of(name.clone(), shard.bytes());
+        let folder = Folder::of_one(Arc::clone(self.store()), meta.clone(), shard)?;
+        let folder = Arc::new(folder);
+        let store = Arc::clone(&folder) as Arc<dyn Store>;
+        let source = ShardSource::new(store, meta, self.context()).watched(moved);
+        tabulate(&Files(folder), &source).await
     }
 }
 

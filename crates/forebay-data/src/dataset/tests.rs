@@ -1,6 +1,7 @@
 //! Data sets of a format for tests, in memory and on disk.
 
 mod aside;
+mod changed;
 mod elsewhere;
 mod folders;
 pub(crate) mod lines;

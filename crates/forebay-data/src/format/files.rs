@@ -18,7 +18,7 @@ use crate::manifest::FormatSpec;
 use crate::schema::{Dtype, Field, Kind};
 
 pub use discover::{FileSet, FileSetBuilder};
-pub(crate) use discover::{is_image, sample_parts};
+pub(crate) use discover::{Found, is_image, sample_parts};
 pub use left_out::LeftOut;
 pub use read::FileRead;
 

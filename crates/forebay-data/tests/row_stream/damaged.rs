@@ -84,6 +84,7 @@ async fn a_damaged_chunk_stops_those_who_read_it_and_nobody_else() {
         let report = verified(&damaged).await;
         assert_eq!(report.damages_count, 2, "{:?}", report.damages);
         let expected = Damage {
+            file: None,
             shard: Key::parse("002.parquet").unwrap(),
             kind: DamageKind::ChunkCrc,
             sample: None,

@@ -3,6 +3,8 @@
 //! A million files are common, a hundred million happen, so a file is 16 bytes and its name: directories are kept once, names lie in one piece of memory
 //! with a zero byte behind each (no name has one), and keys are put together when a shard is asked for.
 
+mod find;
+
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -15,6 +17,8 @@ use super::{FileLayout, FileSample, FileShard, Member};
 use crate::format::wds::names;
 use crate::schema::{Field, Kind};
 use crate::table::{FIELDS_MAX, SAMPLE_BYTES_MAX};
+
+pub(crate) use find::Found;
 
 /// Most bytes that names take together, since they are found by 32-bit offsets: some 200 million files.
 const NAMES_BYTES_MAX: usize = u32::MAX as usize;

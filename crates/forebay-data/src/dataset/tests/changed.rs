@@ -1,0 +1,133 @@
+//! Plain folders that changed since they were indexed: what is new, gone or other is named, and nothing beside it.
+
+use super::*;
+
+/// A folder of these files, each with its own name in it, and its index.
+async fn indexed(files: &[&str]) -> Arc<dyn Store> {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for name in files {
+        put(&*store, name, name).await;
+    }
+    let saved = Dataset::open(Arc::clone(&store), &context(), &saving()).await;
+    assert_eq!(saved.unwrap().manifest().spec().name, FILES);
+    store
+}
+
+/// The kind of each damage, and what has it; and the samples that are whole.
+async fn found(store: &Arc<dyn Store>) -> (Vec<(DamageKind, String)>, u64) {
+    let options = OpenOptions {
+        manifest: UseManifest::Always,
+        check: Check::WhenRead,
+        ..OpenOptions::default()
+    };
+    let opened = Dataset::open(Arc::clone(store), &context(), &options).await;
+    let report = verify(&opened.unwrap(), &options.progress, |_| {}).await.unwrap();
+    let damages = report.damages.iter();
+    let named = damages.map(|damage| {
+        let file = damage.file.as_ref().map(Key::to_string);
+        let name = file.or_else(|| damage.key.clone());
+        (damage.kind, name.unwrap_or_else(|| damage.shard.to_string()))
+    });
+    (named.collect(), report.samples_whole)
+}
+
+const IMAGES: [&str; 5] = ["cat/0.jpg", "cat/1.jpg", "cat/2.jpg", "dog/0.jpg", "dog/1.jpg"];
+
+fn named(kind: DamageKind, name: &str) -> (DamageKind, String) {
+    (kind, name.to_owned())
+}
+
+#[tokio::test]
+async fn a_folder_as_it_was_is_whole() {
+    let store = indexed(&IMAGES).await;
+    put(&*store, "README.txt", "no sample").await;
+    assert_eq!(found(&store).await, (vec![], 5));
+}
+
+#[tokio::test]
+async fn images_that_are_new_blame_nobody_behind_them() {
+    // Another class moves the labels of those behind it.
+    for new in ["cat/0b.jpg", "bird/0.jpg", "zebra/0.jpg"] {
+        let store = indexed(&IMAGES).await;
+        put(&*store, new, "new").await;
+        let expected = vec![named(DamageKind::Unlisted, new)];
+        assert_eq!(found(&store).await, (expected, 5), "{new}");
+    }
+}
+
+#[tokio::test]
+async fn images_that_are_gone_or_other_are_named() {
+    let store = indexed(&IMAGES).await;
+    store.delete(&key("cat/1.jpg")).await.unwrap();
+    put(&*store, "cat/2.jpg", "longer than before").await;
+    put(&*store, "dog/1.jpg", "DOG/1.jpg").await;
+    put(&*store, "cow/0.jpg", "new").await;
+    let expected = vec![
+        named(DamageKind::Missing, "cat/1"),
+        named(DamageKind::Size, "cat/2.jpg"),
+        named(DamageKind::SampleCrc, "dog/1.jpg"),
+        named(DamageKind::Unlisted, "cow/0.jpg"),
+    ];
+    assert_eq!(found(&store).await, (expected, 2));
+}
+
+#[tokio::test]
+async fn a_class_that_is_gone_leaves_the_labels_of_the_others() {
+    let store = indexed(&IMAGES).await;
+    for name in &IMAGES[..3] {
+        store.delete(&key(name)).await.unwrap();
+    }
+    let gone = (0..3).map(|number| named(DamageKind::Missing, &format!("cat/{number}")));
+    assert_eq!(found(&store).await, (gone.collect(), 2));
+}
+
+#[tokio::test]
+async fn images_of_one_name_are_told_apart() {
+    // Where there are two of a name, their keys are others.
+    let store = indexed(&IMAGES).await;
+    put(&*store, "cat/1.gif.png", "new").await;
+    put(&*store, "cat/1.JPG", "new, too").await;
+    let expected = vec![
+        named(DamageKind::Unlisted, "cat/1.JPG"),
+        named(DamageKind::Unlisted, "cat/1.gif.png"),
+    ];
+    assert_eq!(found(&store).await, (expected, 5));
+
+    let store = indexed(&["cat/1.jpg", "cat/1.jpeg", "cat/2.jpg"]).await;
+    store.delete(&key("cat/1.jpg")).await.unwrap();
+    let expected = vec![named(DamageKind::Missing, "cat/1_jpg")];
+    assert_eq!(found(&store).await, (expected, 2));
+}
+
+#[tokio::test]
+async fn files_of_a_tree_are_named_one_by_one() {
+    let store = indexed(&["a.bin", "a.txt", "b.bin", "b.txt", "c.bin", "c.txt", "d/a.txt"]).await;
+    put(&*store, "a.json", "{}").await;
+    put(&*store, "a0.bin", "new").await;
+    store.delete(&key("b.txt")).await.unwrap();
+    put(&*store, "c.bin", "longer than before").await;
+    let expected = vec![
+        named(DamageKind::Missing, "b.txt"),
+        named(DamageKind::Size, "c.bin"),
+        named(DamageKind::Unlisted, "a.json"),
+        named(DamageKind::Unlisted, "a0.bin"),
+    ];
+    assert_eq!(found(&store).await, (expected, 2));
+}
+
+#[tokio::test]
+async fn a_file_that_goes_meanwhile_stops_nothing() {
+    let store = indexed(&IMAGES).await;
+    let options = OpenOptions {
+        check: Check::WhenRead,
+        ..OpenOptions::default()
+    };
+    let opened = Dataset::open(Arc::clone(&store), &context(), &options).await;
+    let opened = opened.unwrap();
+    // Gone since the folder was listed.
+    store.delete(&key("cat/1.jpg")).await.unwrap();
+    let report = verify(&opened, &options.progress, |_| {}).await.unwrap();
+    let kinds: Vec<_> = report.damages.iter().map(|damage| damage.kind).collect();
+    assert_eq!((kinds, report.samples_whole), (vec![DamageKind::Missing], 4));
+    assert_eq!(report.damages[0].key.as_deref(), Some("cat/1"));
+}
