@@ -99,6 +99,36 @@ fn keys_survive_packing() {
 }
 
 #[test]
+fn keys_are_keys_in_a_mixture_whatever_holds_them() {
+    let sandbox = with_data();
+    for to in ["mds", "tfrecord", "parquet"] {
+        sandbox
+            .run(["pack", "-q", "data", to, "--to", to, "--fields", "bin"])
+            .exits(0);
+    }
+    // Text in MDS and Parquet, bytes in TFRecord.
+    for mixed in [["mds", "tfrecord"], ["tfrecord", "mds"], ["tfrecord", "parquet"]] {
+        let args = [
+            "--shuffle",
+            "--lanes",
+            "8",
+            "--batch-size",
+            "8",
+            "--keys",
+            "--json",
+        ];
+        for more in [&[][..], &["--fields", "__key__,bin"]] {
+            let ran = sandbox
+                .run([&["stream"][..], &mixed, &args, more].concat())
+                .exits(0);
+            let (streamed, _) = read(&ran);
+            assert_eq!(streamed.len(), 2 * keys().len(), "{mixed:?}");
+            assert!(streamed.iter().all(|key| keys().contains(key)), "{mixed:?}");
+        }
+    }
+}
+
+#[test]
 fn reading_everything_to_make_an_index_is_said_first() {
     let sandbox = with_data();
     let url = sandbox.path("data").to_string_lossy().into_owned();

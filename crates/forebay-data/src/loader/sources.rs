@@ -9,7 +9,7 @@ use super::StreamSpec;
 use super::decode::{Decode, Wanted};
 use crate::codec::Codec;
 use crate::dataset::Dataset;
-use crate::filter::KEY_COLUMN;
+use crate::filter::{KEY_COLUMN, key_field};
 use crate::manifest::Shard;
 use crate::order::{Cut, Last, Mixture, Order, OrderSpec, ShardSize, Shards, Source};
 use crate::schema::{Field, Kind, Unit};
@@ -160,10 +160,7 @@ impl Sources {
         // Keys are keys in every format, and a field only in some.
         let has_key = |other: &Dataset| other.schema().index_of(KEY_COLUMN).is_some();
         if spec.fields.is_none() && !others.iter().all(has_key) {
-            let is_key = |wanted: &Wanted| {
-                wanted.field.name == KEY_COLUMN && matches!(wanted.field.kind, Kind::Text | Kind::Bytes)
-            };
-            wanted.retain(|wanted| !is_key(wanted));
+            wanted.retain(|wanted| !is_key(&wanted.field));
         }
         for other in others {
             let fields = wanted
@@ -172,7 +169,8 @@ impl Sources {
             for field in fields {
                 let index = other.schema().index_of(&field.name);
                 let is = index.and_then(|index| other.schema().fields().get(index));
-                if is.is_none_or(|is| !is.is_like(field)) {
+                let is_alike = |is: &Field| is.is_like(field) || (is_key(is) && is_key(field));
+                if !is.is_some_and(is_alike) {
                     return Err(uncommon(field, is, first, other));
                 }
             }
@@ -313,6 +311,11 @@ fn misfit(field: &Field, decode: &Decode) -> Error {
     Error::new(ErrorKind::InvalidInput, "stream", message)
         .with_field("decode")
         .with_hint(hint)
+}
+
+/// True for the field that is the key of samples: of text in some formats, of bytes in others.
+fn is_key(field: &Field) -> bool {
+    key_field(std::slice::from_ref(field)).is_some()
 }
 
 /// A field that not all data sets have in common.
