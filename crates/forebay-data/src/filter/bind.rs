@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Result};
 
-use super::members::{Members, member};
+use super::members::{Item, Members, member};
 use super::value::Value;
 use super::{Expr, Literal, Op};
 use crate::format::tfrecord::decode;
@@ -98,8 +98,16 @@ impl Bound {
         columns.dedup();
         let mut members = Members::default();
         compared(&expr, &mut |column| {
-            if let (Reader::Json(path), Some(field)) = (&column.reader, fields.get(column.index)) {
-                members.ask_for(&field.name, column.index, path);
+            let Some(Field { name, kind, .. }) = fields.get(column.index) else {
+                return;
+            };
+            match (&column.reader, kind) {
+                (Reader::Json(path), _) => members.ask_for(name, column.index, path),
+                (Reader::Number(dtype), Kind::List { .. }) => {
+                    members.count_several(name, column.index, Item::Bytes(dtype.bytes()));
+                }
+                (Reader::Varint, _) => members.count_several(name, column.index, Item::Varint),
+                _ => {}
             }
         });
         Ok(Self {
@@ -109,7 +117,8 @@ impl Bound {
         })
     }
 
-    /// What to tell people of members of JSON that none of the rows had that were looked at, where there are such: they may be misspelt.
+    /// What to tell people of comparisons that could not be made in the rows that were looked at, where there are such: with members of JSON that none of them had, which may
+    /// be misspelt, and with lists of several numbers.
     pub fn note_unmet(&self) -> Option<String> {
         self.members.note_unmet()
     }

@@ -238,6 +238,58 @@ fn members_that_no_row_has_are_told() {
 }
 
 #[test]
+fn several_numbers_in_one_field_are_told() {
+    let list = |dtype| Kind::List { dtype };
+    let fields = [
+        Field::new("ids", list(Dtype::Int32)),
+        Field::new("counts", Kind::Varints),
+        Field::new("n", Kind::Decimal),
+    ];
+    let bind = |text: &str| Filter::parse(text).unwrap().bind(&fields).unwrap();
+    let keeps = |bound: &Bound, ids: &[i32], counts: &[u8]| {
+        let ids: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let values = [Some(&ids[..]), Some(counts), Some(&b"7"[..])];
+        bound.keeps(&|column| values[column])
+    };
+    let bound = bind("n = 8 and ids in (1, 2) or not counts > 300");
+    assert!(!keeps(&bound, &[], &[0xac, 0x02, 0xac, 0x02]));
+    assert!(keeps(&bound, &[1, 2], &[0xac, 0x02]));
+    assert!(keeps(&bound, &[1, 2], &[5]));
+    let note = bound.clone().note_unmet().unwrap();
+    assert!(
+        note.contains("2 of 3 samples") && note.contains("'ids'"),
+        "{note}"
+    );
+    assert!(
+        note.contains("1 of 3 samples") && note.contains("'counts'"),
+        "{note}"
+    );
+    assert!(note.contains("one number"), "{note}");
+    // One number, or none, is what can be compared; and whoever asks for null compares nothing.
+    for text in ["ids = 1", "ids is null or n = 7"] {
+        let bound = bind(text);
+        keeps(&bound, &[1], &[1]);
+        keeps(&bound, &[], &[]);
+        assert_eq!(bound.note_unmet(), None, "{text}");
+    }
+    let bound = bind("ids is null");
+    assert!(!keeps(&bound, &[1, 2], &[1]));
+    assert_eq!(bound.note_unmet(), None);
+}
+
+#[test]
+fn members_that_are_lists_are_told() {
+    let fields = [Field::new("json", Kind::Json)];
+    let bound = Filter::parse("json.size = 3").unwrap().bind(&fields).unwrap();
+    let keeps = |json: &'static [u8]| bound.keeps(&|_| Some(json));
+    assert!(!keeps(br#"{"size":[3,4]}"#));
+    let note = bound.clone().note_unmet().unwrap();
+    assert!(note.contains("'json.size'") && note.contains("list"), "{note}");
+    assert!(keeps(br#"{"size":3}"#));
+    assert_eq!(bound.note_unmet(), None);
+}
+
+#[test]
 fn limits_hold() {
     let deep = format!("{}n = 1{}", "(".repeat(200), ")".repeat(200));
     let many = format!("n in ({}1)", "1,".repeat(TERMS_MAX));

@@ -218,3 +218,47 @@ async fn damage_stays_for_the_policy_to_meet() {
     let mut loader = Loader::new(kept, &going_on).unwrap();
     assert_eq!(loader.next_batch().await.unwrap().unwrap().len(), 4);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_of_several_numbers_are_told_where_they_are_compared() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let list = Kind::List { dtype: Dtype::Int32 };
+    let fields = [Field::new("one", list.clone()), Field::new("several", list)];
+    let mut writer = Box::new(ParquetWriter::new(&fields, ParquetOptions::default()).unwrap());
+    for number in 0..20i32 {
+        let one = number.to_le_bytes();
+        let several = [one, one].concat();
+        let fields = [(&fields[0], &one[..]), (&fields[1], &several[..])];
+        writer
+            .add(SampleRef {
+                key: "",
+                fields: &fields,
+            })
+            .unwrap();
+    }
+    put(&store, "0.parquet", &writer.finish().unwrap()).await;
+    let dataset = open(&store, None).await;
+    let error = keep(&dataset, "several = 7").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let told = error.hint().unwrap_or_default();
+    assert!(
+        told.contains("'several'") && told.contains("20 of 20 samples"),
+        "{error:?}"
+    );
+    let told = Arc::new(Told::default());
+    let progress = Arc::clone(&told) as Arc<dyn Progress>;
+    let filter = Filter::parse("one < 5 or several = 7").unwrap();
+    let kept = dataset.keep(&filter, 2, 64 << 20, &progress).await.unwrap();
+    assert_eq!(kept.samples_kept(), 5);
+    let notes = std::mem::take(&mut *told.0.lock().unwrap());
+    assert!(notes.iter().any(|note| note.contains("'several'")), "{notes:?}");
+}
+
+#[derive(Debug, Default)]
+struct Told(std::sync::Mutex<Vec<String>>);
+
+impl Progress for Told {
+    fn noted(&self, note: &str) {
+        self.0.lock().unwrap().push(note.to_owned());
+    }
+}
