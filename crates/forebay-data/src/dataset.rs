@@ -10,6 +10,7 @@
 //! A manifest that does not fit is an error that names the shards, and never a reason to go on silently without it. Without a manifest, one is built
 //! in memory, or saved where that is asked for. Dropping the future of [`Dataset::open`] stops everything it began and leaves nothing half-made.
 
+mod advice;
 mod aside;
 mod discover;
 mod fit;
@@ -38,6 +39,7 @@ use forebay_core::{Error, ErrorKind, Key, Ledger, Result};
 use forebay_store::{Context, ObjectMeta, Store};
 use tokio::sync::OnceCell;
 
+use advice::{Advice, how_to_have_one, other_format};
 pub(crate) use aside::FORMER_MANIFEST_NAME;
 pub use discover::{Discovered, discover};
 pub(crate) use discover::{family_of, look_for};
@@ -193,8 +195,7 @@ struct Inner {
     /// What is known of each shard's object, once it was compared with the manifest.
     metas: Vec<OnceCell<ObjectMeta>>,
     touched: Touched,
-    /// The command that writes the manifest anew.
-    anew: String,
+    advice: Advice,
     format: OnceCell<Arc<dyn Format>>,
     /// What decodes the groups of each shard, for formats that have groups.
     decoders: Kept<dyn GroupDecoder>,
@@ -240,23 +241,23 @@ impl Dataset {
         manifest: Manifest,
         options: &OpenOptions,
     ) -> Result<Self> {
-        registry::check_made(manifest.spec()).map_err(|error| error.at(store.location()))?;
+        let advice = Advice::new(&store, options)?;
+        registry::check_made(manifest.spec(), &advice.anew).map_err(|error| error.at(&advice.manifest))?;
         options.format.as_ref().map_or(Ok(()), registry::check_choice)?;
-        let anew = how_to_index(&store, options, true);
         if let Some(format) = options
             .format
             .as_ref()
             .filter(|format| !format.asks_for(manifest.spec()))
         {
-            return Err(other_format(format, manifest.spec(), &anew));
+            return Err(other_format(format, manifest.spec(), &advice));
         }
         let manifest = match &options.shards {
-            Some(keys) => manifest.select(&fit::numbers_of(&store, &manifest, keys, &anew).await?)?,
+            Some(keys) => manifest.select(&fit::numbers_of(&store, &manifest, keys, &advice).await?)?,
             None => manifest,
         };
         let from = ShardStore::open(store, manifest.spec()).await?;
         let metas = match options.check {
-            Check::AtOpen => fit::look(&from.store, &manifest, options, &anew).await?,
+            Check::AtOpen => fit::look(&from.store, &manifest, options, &advice).await?,
             Check::WhenRead => vec![None; manifest.shards().len()],
         };
         let metas = metas.into_iter().map(OnceCell::new_with).collect();
@@ -269,7 +270,7 @@ impl Dataset {
             is_part: options.shards.is_some(),
             metas,
             touched: options.touched,
-            anew,
+            advice,
             format: OnceCell::new(),
             decoders: decoders(),
             ledger: Ledger::default(),
@@ -317,7 +318,7 @@ impl Dataset {
             options.progress.noted(&aside::note_former());
         }
         found.notes.iter().for_each(|note| options.progress.noted(note));
-        let anew = how_to_index(&store, options, true);
+        let advice = Advice::new(&store, options)?;
         let built = index::build(context, &found, sink, &options.progress).await?;
         let metas = found
             .shards
@@ -333,7 +334,7 @@ impl Dataset {
             is_part: options.shards.is_some(),
             metas,
             touched: options.touched,
-            anew,
+            advice,
             format: OnceCell::new(),
             decoders: decoders(),
             ledger: built.ledger,
@@ -428,7 +429,7 @@ impl Dataset {
         let misfit = fit::compare(&self.0.manifest, &*self.0.from.store, shard, found.as_ref());
         match (misfit, found) {
             (Some(misfit), _) if misfit.is_refused(self.0.touched) => {
-                Err(fit::refuse(&[misfit], 1, &self.0.anew).at(self.0.from.store.location()))
+                Err(fit::refuse(&[misfit], 1, &self.0.advice).at(self.0.from.store.location()))
             }
             (_, Some(meta)) => Ok(meta),
             (_, None) => Err(Error::new(ErrorKind::NotFound, "open shard", "it is not there")),
@@ -453,7 +454,7 @@ impl Dataset {
 
     /// The command that writes the manifest anew, where it is kept.
     pub(crate) fn how_to_index_anew(&self) -> &str {
-        &self.0.anew
+        &self.0.advice.anew
     }
 
     /// Objects that look like shards of this data set and are not in its manifest; opening with [`Check::AtOpen`] refuses them; `None` where nothing can be listed. Of a part of a data set,
@@ -498,44 +499,6 @@ fn manifest_place(store: &Arc<dyn Store>, options: &OpenOptions) -> Result<(Arc<
 async fn has_former(store: &Arc<dyn Store>, options: &OpenOptions) -> Result<bool> {
     let is_looked_for = options.manifest != UseManifest::Never && options.manifest_at.is_none();
     Ok(is_looked_for && aside::has_former(&**store).await?)
-}
-
-/// What is to be done where there must be a manifest and there is none.
-async fn how_to_have_one(store: &Arc<dyn Store>, options: &OpenOptions) -> Result<String> {
-    if has_former(store, options).await? {
-        return Ok(aside::note_former());
-    }
-    let command = how_to_index(store, options, false);
-    Ok(format!("there is no manifest; make one with: {command}"))
-}
-
-/// The command that makes the manifest, or writes it anew, where it is kept.
-fn how_to_index(store: &Arc<dyn Store>, options: &OpenOptions, is_anew: bool) -> String {
-    let force = if is_anew { " --force" } else { "" };
-    match &options.manifest_at {
-        Some((elsewhere, key)) => format!(
-            "forebay index -o {}{force} {}",
-            elsewhere.location().join(key),
-            store.location()
-        ),
-        None if is_anew => format!("forebay index{force}"),
-        None => "forebay index URL".to_owned(),
-    }
-}
-
-fn other_format(wanted: &FormatSpec, found: &FormatSpec, anew: &str) -> Error {
-    let show = |spec: &FormatSpec| {
-        let params: Vec<String> = spec
-            .params
-            .iter()
-            .map(|(name, value)| format!("{name} {value}"))
-            .collect();
-        [vec![spec.name.clone()], params].concat().join(", ")
-    };
-    let message = format!("the manifest is of format {}, not {}", show(found), show(wanted));
-    Error::new(ErrorKind::Precondition, "open data set", message).with_hint(format!(
-        "leave --format and what belongs to it away, or write the manifest anew with them: {anew}"
-    ))
 }
 
 /// Say of what is refused that it may be missing, where nothing more is said.

@@ -8,6 +8,7 @@ use forebay_core::{Error, ErrorKind, Key, Result};
 use forebay_store::{Entry, ListOptions, ObjectMeta, Store};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
+use super::advice::Advice;
 use super::discover::family_of;
 use super::{OpenOptions, Touched, or_missing};
 use crate::manifest::{MANIFEST_NAME, Manifest, Shard, digest_u64};
@@ -75,7 +76,7 @@ pub(super) async fn numbers_of(
     store: &Arc<dyn Store>,
     manifest: &Manifest,
     keys: &[Key],
-    anew: &str,
+    advice: &Advice,
 ) -> Result<Vec<usize>> {
     let numbers: HashMap<&Key, usize> = manifest
         .shards()
@@ -106,7 +107,7 @@ pub(super) async fn numbers_of(
             Err(error) => return Err(or_missing(error)),
         }
     }
-    Err(refuse(&unlisted, unlisted.len(), anew).at(store.location()))
+    Err(refuse(&unlisted, unlisted.len(), advice).at(store.location()))
 }
 
 /// The error for names of `count` shards of which there is nothing, the first of them `key`.
@@ -166,7 +167,7 @@ pub(super) async fn look(
     store: &Arc<dyn Store>,
     manifest: &Manifest,
     options: &OpenOptions,
-    anew: &str,
+    advice: &Advice,
 ) -> Result<Vec<Option<ObjectMeta>>> {
     let is_part = options.shards.is_some();
     let (metas, unlisted) = if manifest.shards().len() <= HEADS_MAX && is_part {
@@ -198,7 +199,7 @@ pub(super) async fn look(
     if misfits.is_empty() {
         return Ok(metas);
     }
-    Err(refuse(&misfits, misfits.len(), anew).at(store.location()))
+    Err(refuse(&misfits, misfits.len(), advice).at(store.location()))
 }
 
 async fn heads(store: &Arc<dyn Store>, manifest: &Manifest) -> Result<Vec<Option<ObjectMeta>>> {
@@ -277,28 +278,28 @@ pub(super) async fn unlisted(store: &Arc<dyn Store>, manifest: &Manifest) -> Res
     }
 }
 
-/// The error for what does not fit; `count` may be more than are given. `anew` is the command that writes the manifest anew.
-pub(super) fn refuse(misfits: &[Misfit], count: usize, anew: &str) -> Error {
+/// The error for what does not fit; `count` may be more than are given.
+pub(super) fn refuse(misfits: &[Misfit], count: usize, advice: &Advice) -> Error {
     let mut words: Vec<String> = misfits.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     if count > words.len() {
         words.push(format!("and {} more", count - words.len()));
     }
     let message = format!("the data set does not fit its manifest: {}", words.join("; "));
-    Error::new(ErrorKind::Precondition, "open data set", message).with_hint(advice(misfits, anew))
+    Error::new(ErrorKind::Precondition, "open data set", message).with_hint(what_to_do(misfits, advice))
 }
 
 /// What to do about what does not fit; what is worst counts.
-fn advice(misfits: &[Misfit], anew: &str) -> String {
+fn what_to_do(misfits: &[Misfit], Advice { anew, verify, .. }: &Advice) -> String {
     let is = |wanted: fn(&Mismatch) -> bool| misfits.iter().any(|misfit| wanted(&misfit.mismatch));
     if is(|mismatch| matches!(mismatch, Mismatch::Size { expected, found } if found < expected)) {
         format!(
-            "a shard that is shorter was cut off, or written anew: fetch it again, or index what was written anew with {anew}; forebay verify tells what is damaged"
+            "a shard that is shorter was cut off, or written anew: fetch it again, or index what was written anew with {anew}; {verify} tells what is damaged"
         )
     } else if is(|mismatch| *mismatch == Mismatch::Missing) {
         format!(
-            "bring the shard back, or have the data set without it by {anew}; forebay verify tells what is damaged"
+            "bring the shard back, or have the data set without it by {anew}; {verify} tells what is damaged"
         )
     } else {
-        format!("forebay verify tells what is damaged; {anew} takes the shards as they are now")
+        format!("{verify} tells what is damaged; {anew} takes the shards as they are now")
     }
 }

@@ -210,8 +210,8 @@ pub(super) fn check_choice(spec: &FormatSpec) -> Result<()> {
         .with_hint(hint))
 }
 
-/// Refuse a manifest that was made with parameters of a later version: they say how shards are read.
-pub(super) fn check_made(spec: &FormatSpec) -> Result<()> {
+/// Refuse a manifest that was made with parameters of a later version: they say how shards are read. `anew` is the command that writes it anew.
+pub(super) fn check_made(spec: &FormatSpec, anew: &str) -> Result<()> {
     let Some(name) = strange_param(spec) else {
         return Ok(());
     };
@@ -220,8 +220,11 @@ pub(super) fn check_made(spec: &FormatSpec) -> Result<()> {
         spec.name.escape_debug(),
         name.escape_debug()
     );
-    Err(Error::new(ErrorKind::Unsupported, "open data set", message)
-        .with_hint("read it with the version of forebay that wrote it, or a later one; forebay index --force writes it anew"))
+    Err(
+        Error::new(ErrorKind::Unsupported, "open data set", message).with_hint(format!(
+            "read it with the version of forebay that wrote it, or a later one; {anew} writes it anew"
+        )),
+    )
 }
 
 /// A parameter that is on or off.

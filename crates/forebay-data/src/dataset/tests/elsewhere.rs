@@ -1,6 +1,9 @@
 //! A manifest that is not beside its shards, such as one of a bucket that may only be read.
 
+use forebay_store::PutMode;
+
 use super::*;
+use crate::manifest::ManifestWriter;
 
 fn at(store: &Arc<dyn Store>) -> (Arc<dyn Store>, Key) {
     (Arc::clone(store), key("x.fbi"))
@@ -109,6 +112,69 @@ async fn a_manifest_elsewhere_that_does_not_fit_is_written_anew_elsewhere() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn what_is_to_be_done_is_told_with_the_names_that_were_given() {
+    everywhere(|store, context| async move {
+        let place = elsewhere();
+        let manifest = place.location().join(&key("x.fbi"));
+        let refused = async |options: OpenOptions| {
+            let options = options.with_manifest_at(Some(at(&place)));
+            Dataset::open(Arc::clone(&store), &context, &options)
+                .await
+                .unwrap_err()
+        };
+        let one = OpenOptions {
+            shards: Some(vec![key("000001.lines")]),
+            ..OpenOptions::default()
+        };
+        let told = refused(one).await;
+        let shard = store.location().join(&key("000001.lines"));
+        let command = format!("forebay index -o {manifest} {shard}");
+        assert!(told.hint().unwrap().ends_with(&command), "{told:?}");
+        // The directory of a manifest is none.
+        put(&*place, "x.fbi/_forebay.fbi", "one").await;
+        let told = refused(OpenOptions::default()).await;
+        let inside = manifest.join(&key(MANIFEST_NAME));
+        assert!(told.hint().unwrap().contains(&inside.to_string()), "{told:?}");
+
+        Dataset::open(
+            Arc::clone(&store),
+            &context,
+            &saving().with_manifest_at(Some(at(&place))),
+        )
+        .await
+        .unwrap();
+        put(&*store, "000001.lines", &lines(1, 90)).await;
+        let told = refused(OpenOptions::default()).await;
+        let command = format!("forebay verify --manifest {manifest} {}", store.location());
+        assert!(told.hint().unwrap().contains(&command), "{told:?}");
+        let other = OpenOptions {
+            format: Some(FormatSpec::new("wds")),
+            ..OpenOptions::default()
+        };
+        let told = refused(other).await;
+        assert!(told.to_string().contains(&manifest.to_string()), "{told}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_manifest_of_a_later_version_is_named_itself() {
+    let (store, place, context) = (elsewhere(), elsewhere(), context());
+    let spec = FormatSpec::new("wds").with("later", 1);
+    let (to, at_key) = at(&place);
+    let mode = PutMode::Replace;
+    let writer = ManifestWriter::to_object(spec, &store.identity(), to, at_key, mode, &context);
+    writer.finish().await.unwrap();
+    let options = OpenOptions::default().with_manifest_at(Some(at(&place)));
+    let error = Dataset::open(Arc::clone(&store), &context, &options).await;
+    let error = error.unwrap_err();
+    let manifest = place.location().join(&key("x.fbi"));
+    assert!(error.to_string().contains(&manifest.to_string()), "{error}");
+    let command = format!("forebay index -o {manifest} --force {}", store.location());
+    assert!(error.hint().unwrap().contains(&command), "{error:?}");
 }
 
 #[tokio::test]
