@@ -141,6 +141,11 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
+    /// Damages that are counted and not among those that are named.
+    pub fn damages_unnamed(&self) -> u64 {
+        self.damages_count.saturating_sub(self.damages.len() as u64)
+    }
+
     /// True when everything is as it was when it was indexed.
     pub fn is_whole(&self) -> bool {
         self.damages_count == 0

@@ -26,6 +26,8 @@ struct Summary<'a> {
     bytes: u64,
     damages_count: u64,
     damages: &'a [Damage],
+    /// Damages of samples and chunks beyond those of each shard that are named.
+    damages_unnamed: u64,
     /// Whether shards that the manifest does not know were looked for.
     unlisted_sought: bool,
     seconds: f64,
@@ -91,6 +93,7 @@ fn conclude(report: &VerifyReport, time: Duration, app: &App) -> Printed<Exit> {
             bytes: report.bytes,
             damages_count: report.damages_count,
             damages: &report.damages,
+            damages_unnamed: report.damages_unnamed(),
             unlisted_sought: report.unlisted_sought,
             seconds: time.as_secs_f64(),
             ledger: &report.ledger,
@@ -116,15 +119,15 @@ fn say(report: &VerifyReport, time: Duration, app: &App) {
         time.as_secs_f64(),
         Rate::of(report.bytes, time)
     ));
-    let unnamed = report.damages_count - report.damages.len() as u64;
-    if unnamed > 0 {
-        printer.say(format_args!(
-            "{} more not named",
-            count(unnamed, "damaged sample")
-        ));
-    }
     if !report.is_whole() {
-        printer.say(format_args!("{} found", count(report.damages_count, "damage")));
+        let unnamed = match report.damages_unnamed() {
+            0 => String::new(),
+            more => format!(", {more} more than are named"),
+        };
+        printer.say(format_args!(
+            "{} found{unnamed}",
+            count(report.damages_count, "damage")
+        ));
     }
     printer.detail(&report.ledger);
 }

@@ -1,5 +1,6 @@
 //! `index`, `verify`, `inspect`.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use forebay_data::format::parquet::{ParquetOptions, ParquetWriter};
@@ -167,6 +168,30 @@ fn files_of_a_folder_that_changed_are_named() {
     );
     let json = sandbox.run(["verify", "--json", "d"]).exits(1).json();
     assert_eq!(json["damages"][0]["file"], "dog/0.jpg");
+}
+
+#[test]
+fn damages_that_are_not_named_are_counted() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path("d")).unwrap();
+    let files: Vec<PathBuf> = (0..150)
+        .map(|number| sandbox.path(format!("d/{number}.txt")))
+        .collect();
+    for file in &files {
+        std::fs::write(file, "text").unwrap();
+    }
+    sandbox.run(["index", "-q", "d"]).exits(0);
+    for file in &files[..130] {
+        std::fs::remove_file(file).unwrap();
+    }
+    let ran = sandbox
+        .run(["verify", "d"])
+        .exits(1)
+        .says(&["130 damages found, 30 more than are named"]);
+    assert_eq!(ran.out.lines().count(), 100);
+    let json = sandbox.run(["verify", "--json", "d"]).exits(1).json();
+    let counted = (&json["damages_count"], &json["damages_unnamed"]);
+    assert_eq!(counted, (&130.into(), &30.into()));
 }
 
 #[test]
