@@ -1,17 +1,21 @@
-"""What the tests share: places to store things, fresh interpreters, the S3 server where there is one."""
+"""What the tests share: places to store things, shards, fresh interpreters, the S3 server if there is one."""
 
 from __future__ import annotations
 
 import atexit
+import io
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import textwrap
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +27,12 @@ if "FOREBAY_STATE_DIR" not in os.environ:
     atexit.register(lambda: os.getpid() == owner and shutil.rmtree(state, ignore_errors=True))
 
 Script = Callable[..., subprocess.CompletedProcess[str]]
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+
+# What the data set of ``data`` has, and samples of each shard.
+SHARDS = 4
+SAMPLES = 30
 
 
 def s3_settings() -> dict[str, str] | None:
@@ -70,3 +80,56 @@ def script(tmp_path: Path) -> Iterator[Script]:
         return done
 
     return run
+
+
+def value(key: str) -> bytes:
+    return (key * (1 + int(key[3:]) % 7)).encode()
+
+
+def write_shard(path: Path, number: int, samples: int = SAMPLES) -> None:
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for index in range(samples):
+            key = f"{number:02}-{index:04}"
+            label = {"cls": index, "shard": number}
+            for suffix, content in [
+                ("bin", value(key)),
+                ("cls", str(index).encode()),
+                ("json", json.dumps(label).encode()),
+                ("txt", f"caption {key}".encode()),
+            ]:
+                member = tarfile.TarInfo(f"{key}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+
+def write_images(folder: Path) -> None:
+    folder.mkdir()
+    image = (FIXTURES / "image" / "rgb.jpg").read_bytes()
+    with tarfile.open(folder / "images.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        for index in range(12):
+            for suffix, content in [("jpg", image[: None if index != 7 else 50]), ("cls", b"%d" % index)]:
+                member = tarfile.TarInfo(f"{index:04}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+
+def keys() -> list[str]:
+    return [f"{number:02}-{index:04}" for number in range(SHARDS) for index in range(SAMPLES)]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(SHARDS):
+        write_shard(folder / f"train-{number:03}.tar", number)
+    return folder
+
+
+def names(stream: Iterable[Any]) -> list[str]:
+    return [key for batch in stream for key in batch["__key__"]]
+
+
+def contents(batch: Any) -> dict[str, list[Any]]:
+    """Give the values of a batch as they compare."""
+    return {name: [bytes(v) if isinstance(v, memoryview) else v for v in batch[name]] for name in batch}

@@ -12,7 +12,7 @@ from typing import Any
 
 import forebay
 import pytest
-from test_stream import write_shard
+from conftest import write_shard
 
 np = pytest.importorskip("numpy")
 

@@ -47,7 +47,7 @@ STREAMS = DOCS / "guides" / "stream.md"
 
 def test_examples_of_streams_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numpy")
-    from test_stream import write_shard
+    from conftest import write_shard
 
     (tmp_path / "data").mkdir()
     for number in range(4):

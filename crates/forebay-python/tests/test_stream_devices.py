@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_stream import write_shard
+from conftest import write_shard
 
 pytest.importorskip("numpy")
 

@@ -8,16 +8,9 @@ from typing import Any
 
 import forebay
 import pytest
-from test_stream import keys, write_shard
+from conftest import keys
 
 pytest.importorskip("numpy")
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    for number in range(4):
-        write_shard(tmp_path / f"train-{number:03}.tar", number)
-    return tmp_path
 
 
 def epoch(data: Path, rank: int, world: int, **options: Any) -> list[list[str]]:

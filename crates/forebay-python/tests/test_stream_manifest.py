@@ -8,18 +8,9 @@ from typing import Any
 
 import forebay
 import pytest
-from test_stream import keys, names, write_shard
+from conftest import keys, names, write_shard
 
 pytest.importorskip("numpy")
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for number in range(4):
-        write_shard(folder / f"train-{number:03}.tar", number)
-    return folder
 
 
 def quietly(*url: Any, **options: Any) -> forebay.Stream:

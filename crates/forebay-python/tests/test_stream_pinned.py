@@ -9,16 +9,8 @@ from typing import Any
 
 import forebay
 import pytest
-from test_stream import write_shard
 
 pytest.importorskip("numpy")
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    for number in range(4):
-        write_shard(tmp_path / f"train-{number:03}.tar", number)
-    return tmp_path
 
 
 def test_the_memory_of_batches_can_be_pinned(data: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import forebay
 import pytest
-from test_stream import write_shard
+from conftest import write_shard
 
 pytest.importorskip("torch")
 

@@ -14,18 +14,10 @@ from typing import Any
 
 import forebay
 import pytest
-from conftest import Script
-from test_stream import keys, names, value, write_shard
+from conftest import Script, keys, names, value, write_shard
 
 np = pytest.importorskip("numpy")
 pytest.importorskip("torch")
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    for number in range(4):
-        write_shard(tmp_path / f"train-{number:03}.tar", number)
-    return tmp_path
 
 
 needs_cuda = pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="no GPU")
@@ -52,7 +44,7 @@ def test_loaders_give_and_resume_batches(data: Path, device: str | None) -> None
     assert len(loader) == 12
     with StreamLoader(data, batch_size=10, shuffle=True, lanes=4, device=device) as loader:
         loader.load_state_dict(state)
-        assert sorted(begun + names(loader)) == keys()  # type: ignore[arg-type]
+        assert sorted(begun + names(loader)) == keys()
 
 
 def test_every_loop_is_an_epoch(data: Path, device: str | None) -> None:
@@ -60,11 +52,11 @@ def test_every_loop_is_an_epoch(data: Path, device: str | None) -> None:
 
     options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4, "device": device}
     with StreamLoader(data, **options) as loader:
-        epochs = [names(loader) for _ in range(3)]  # type: ignore[arg-type]
+        epochs = [names(loader) for _ in range(3)]
     assert all(sorted(epoch) == keys() for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
     with StreamLoader(data, epochs=2, **options) as loader:
-        assert [len(names(loader)) for _ in range(3)] == [120, 120, 0]  # type: ignore[arg-type]
+        assert [len(names(loader)) for _ in range(3)] == [120, 120, 0]
 
 
 def numbers(batches: Iterable[Any]) -> list[tuple[int, int]]:
@@ -127,7 +119,7 @@ def test_a_loop_after_a_state_gives_the_rest(data: Path, given: int, device: str
 
     options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4, "epochs": 3, "device": device}
     with StreamLoader(data, **options) as loader:
-        epochs = [names(loader) for _ in range(3)]  # type: ignore[arg-type]
+        epochs = [names(loader) for _ in range(3)]
     everything = [key for epoch in epochs for key in epoch]
     with StreamLoader(data, **options) as loader:
         take_by_break(loader, given)
@@ -140,7 +132,7 @@ def test_a_loop_after_a_state_gives_the_rest(data: Path, given: int, device: str
     with StreamLoader(data, **options) as loader:
         loader.load_state_dict(state)
         assert loader.state_dict() == state
-        loops = [names(loader) for _ in range(4)]  # type: ignore[arg-type]
+        loops = [names(loader) for _ in range(4)]
     assert [key for loop in loops for key in loop] == everything[10 * given :]
     assert len(loops[0]) == 10 * (12 - given % 12)
 
@@ -151,10 +143,10 @@ def test_loops_over_a_mixture_begin_where_an_epoch_would(data: Path, device: str
     options: dict[str, Any] = {"batch_size": 10, "shuffle": True, "lanes": 4, "weights": [1, 1]}
     with StreamLoader([data, data], device=device, **options) as loader:
         assert len(loader) == 24
-        epochs = [names(loader) for _ in range(2)]  # type: ignore[arg-type]
+        epochs = [names(loader) for _ in range(2)]
     with StreamLoader([data, data], device=device, **options) as loader:
         take_by_break(loader, 5)
-        assert names(loader) == epochs[1]  # type: ignore[arg-type]
+        assert names(loader) == epochs[1]
     dataset = StreamDataset([data, data], **options)
     for epoch in range(2):
         dataset.set_epoch(epoch)
@@ -346,7 +338,7 @@ def stream_by_workers(rank: int, data: str, meeting: str, out: str) -> None:
     group = join(rank, meeting)
     try:
         dataset = StreamDataset(data, batch_size=5, shuffle=True, lanes=4, fields=["cls"], check_ranks=True)
-        given = names(DataLoader(dataset, batch_size=None, num_workers=2))  # type: ignore[arg-type]
+        given = names(DataLoader(dataset, batch_size=None, num_workers=2))
         if rank == 0:
             # Nobody else has it, and nobody is asked.
             given += names(StreamDataset(data, batch_size=5, rank=0, world=1))
