@@ -77,7 +77,7 @@ def test_loaders_wrap_and_go_on_in_the_last_batch(data: Path) -> None:
         assert [batch["__key__"].list() for batch in loader] == own[0][2:]
     with (
         StreamLoader(data, **{**options, "last": "short"}) as loader,
-        pytest.raises(forebay.PreconditionError, match="last was drop"),
+        pytest.raises(forebay.PreconditionError, match="last was wrap and is short"),
     ):
         loader.load_state_dict(state)
 
