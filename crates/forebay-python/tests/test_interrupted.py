@@ -148,3 +148,29 @@ def test_loaders_of_a_device_lose_no_batch(data: Path, script: Callable[..., Any
         test_interrupted.check_loaders(sys.argv[2], sys.argv[3] or None)
     """
     script(source, str(Path(__file__).parent), str(data), device)
+
+
+@pytest.mark.parametrize("before", [0, 2, 11])
+def test_states_of_data_sets_are_of_what_was_given(data: Path, before: int) -> None:
+    pytest.importorskip("torch")
+    from forebay.torch import StreamDataset
+
+    options = {name: value for name, value in OPTIONS.items() if name != "epochs"}
+    for moment in itertools.count():
+        dataset = StreamDataset(data, **options)
+        batches = iter(dataset)
+        for _ in range(before):
+            next(batches)
+        state = dataset.state_dict()
+        try:
+            batch = step_interrupted(batches, moment)
+        except KeyboardInterrupt:
+            # The iteration has ended with it; another one goes on.
+            assert dataset.state_dict() == state, moment
+            dataset.load_state_dict(state)
+            assert rest(iter(dataset)) == [(0, index) for index in range(before, 12)], moment
+            continue
+        assert number(batch) == (0, before)
+        assert dataset.state_dict() != state
+        break
+    assert moment > 10

@@ -278,6 +278,10 @@ class Stream(Iterator[Batch]):
         batch = self._batch(native)
         return batch.index, batch if self._transform is None else self._transformed(batch)
 
+    def _position_after(self) -> str:
+        """Tell, as JSON, where it will stand once the batch that ``_look`` made is given."""
+        return str(_alone(self._native.position, self._given + 1))
+
     def _transformed(self, batch: Batch) -> Any:
         assert self._transform is not None
         begun = perf_counter()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import json
 import os
 import warnings
 from collections import deque
@@ -25,6 +26,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from forebay._batches import Batch, sendable
 from forebay._forebay import InvalidInputError, NotFoundError, PreconditionError, UnsupportedError
+from forebay._places import Place, told
 from forebay._ranks import Ranks, launcher
 from forebay._tensors import RaggedTensor, apply, tensors
 from forebay.streaming import _SHARED, Stream, checked, look_through, stream
@@ -527,8 +529,11 @@ class StreamDataset(IterableDataset[Any]):
     ``r`` is number ``r * n + w`` of ``world * n``, which must divide ``lanes``. Streams are opened in the
     workers, so any way to start them works. Every iteration is the epoch that ``set_epoch`` chose, as with
     samplers; without a call it is the same one every time, which is warned of where it is shuffled. There is
-    no ``len``: it depends on the number of workers, and is known once the data set is open. For states use
-    ``StreamLoader``.
+    no ``len``: it depends on the number of workers, and is known once the data set is open.
+
+    Without workers it goes on from its own states. With workers each has a state of its own, which the
+    ``StatefulDataLoader`` of torchdata keeps: a state of that goes on with as many workers and ranks. To go
+    on with others, or with another ``DataLoader`` that has workers, use ``StreamLoader``.
 
     With ``check_ranks`` each rank of ``torch.distributed`` opens the data set once when this is made, and
     ranks that see something else than the others are refused. All must make it then: one alone would wait.
@@ -552,9 +557,13 @@ class StreamDataset(IterableDataset[Any]):
             self.url = url if isinstance(url, str | os.PathLike) else urls
             return urls, self.options
 
+        # Of the last iteration that was begun here, and of a state that the next one goes on from.
+        self._place = Place()
+        self._loaded: Place | None = None
         # Shared with workers that live on from one epoch to the next, and by those that do not: the epoch,
-        # whether an iteration has given something, and whether there is nothing more to say about that.
-        self._share(torch.zeros(3, dtype=torch.int64, device="cpu"))
+        # whether an iteration has given something, whether there is nothing more to say about that, and
+        # whether the last one was begun by workers.
+        self._share(torch.zeros(4, dtype=torch.int64, device="cpu"))
         if check_ranks:
             # Workers cannot ask each other.
             _open_together(prepare, must_compare=True).close()
@@ -565,10 +574,12 @@ class StreamDataset(IterableDataset[Any]):
         if not said.is_shared():  # type: ignore[no-untyped-call, unused-ignore]
             said.share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
         self._said = said
-        self._epoch, self._has_given, self._is_settled = said.split(1)  # type: ignore[no-untyped-call, unused-ignore]
+        parts = said.split(1)  # type: ignore[no-untyped-call, unused-ignore]
+        self._epoch, self._has_given, self._is_settled, self._has_workers = parts
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_epoch": None, "_has_given": None, "_is_settled": None}
+        shared = dict.fromkeys(("_epoch", "_has_given", "_is_settled", "_has_workers"))
+        return {**vars(self), **shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # What is copied or pickled by others than torch is in memory of its own.
@@ -591,27 +602,107 @@ class StreamDataset(IterableDataset[Any]):
                 stacklevel=3,
             )
 
+    def state_dict(self) -> dict[str, Any]:
+        """Tell where the last iteration stands after the last batch it gave, in a worker that of its share.
+
+        ``epoch`` is the epoch it is in. Without workers, it is the same on every rank.
+        """
+        if get_worker_info() is None and self._loaded is None and self._has_workers[0]:
+            raise UnsupportedError(
+                "workers stream this StreamDataset, and each of them knows its own place only: take the "
+                "state of a torchdata.stateful_dataloader.StatefulDataLoader around it, or use a "
+                "forebay.torch.StreamLoader, which needs no workers"
+            )
+        place = self._place if self._loaded is None else self._loaded
+        return {
+            "epoch": int(self._epoch[0]) if place.epoch is None else place.epoch,
+            "position": None if place.position is None else json.loads(place.position),
+            "is_over": place.is_over,
+            "worker": place.worker,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration give the rest of the epoch that a state is in.
+
+        The same epoch is to be chosen by ``set_epoch``, and another is refused. Of a state after the last
+        batch of its epoch nothing is left, and another epoch is given as a whole.
+        """
+        self._loaded = Place.of(state)
+
     def __iter__(self) -> Iterator[Any]:
-        options = dict(self.options)
-        worker = get_worker_info()
+        worker = _worker(self.options)
+        self._has_workers[0] = worker is not None
+        loaded = self._loaded
+        place = Place(worker=worker) if loaded is None else loaded
+        if place.worker != worker:
+            raise PreconditionError(
+                f"the state that was loaded is of {told(place.worker)}, and this is {told(worker)}: a "
+                "StreamDataset goes on with as many workers and ranks, the state of workers being loaded by "
+                "their torchdata.stateful_dataloader.StatefulDataLoader; forebay.torch.StreamLoader goes on "
+                "with other numbers"
+            )
+        self._place, self._loaded = place, None
+        return self._batches(place, loaded)
+
+    def _batches(self, place: Place, loaded: Place | None) -> Iterator[Any]:
+        worker = place.worker
         # The one that speaks for all workers of all ranks.
-        is_first = not options.get("rank") and (worker is None or worker.id == 0)
+        is_first = not self.options.get("rank") and (worker is None or worker["id"] == 0)
         if is_first:
             self._tell_of_repetition()
-        if worker is not None:
-            rank, world = options.get("rank") or 0, options.get("world") or 1
-            options["rank"] = rank * worker.num_workers + worker.id
-            options["world"] = world * worker.num_workers
         epoch = int(self._epoch[0])
-        options["epochs"] = epoch + 1
-        with stream(self.url, **options) as batches:
-            batches.load_state_dict(_at_epoch(batches.state_dict(), epoch, len(batches)))
-            for batch in batches:
+        try:
+            place.enter(epoch)
+            if place.is_over:
+                return
+            batches = self._open(place, epoch)
+        except BaseException:
+            # Else the next iteration would be a whole epoch, without a word.
+            self._loaded = self._loaded or loaded
+            raise
+        with batches:
+            while (ahead := batches._look()) is not None:
+                index, batch = ahead
+                # Views of memory, which a transform may give, cannot be pickled: torch would wait for ever.
+                ready = tensors(batch) if worker is None else apply(tensors(batch), sendable)
+                position = batches._position_after()
+                is_over = (index + 1) % max(len(batches), 1) == 0
                 if is_first:
                     # By this one alone: others may give their first batch before it has begun.
                     self._has_given[0] = 1
-                # Views of memory, which a transform may give, cannot be pickled: torch would wait for ever.
-                yield tensors(batch) if worker is None else apply(tensors(batch), sendable)
+                # From here to the caller nothing is called, so no interruption comes between: whatever ends
+                # this earlier, the state is the one before the batch.
+                batches.index = index
+                batches._given += 1
+                place.position, place.is_over = position, is_over
+                yield ready
+
+    def _open(self, place: Place, epoch: int) -> Stream:
+        """Open the stream of an iteration where it begins, with what it has left."""
+        options = dict(self.options)
+        if place.worker is not None:
+            workers = place.worker["workers"]
+            options["rank"] = (options.get("rank") or 0) * workers + place.worker["id"]
+            options["world"] = place.worker["world"] * workers
+        options["epochs"] = epoch + 1
+        batches = stream(self.url, **options)
+        try:
+            begin = batches.state_dict() if place.position is None else json.loads(place.position)
+            if place.position is None:
+                begin = _at_epoch(begin, epoch, len(batches))
+            batches.load_state_dict(begin)
+        except BaseException:
+            batches.close()
+            raise
+        return batches
+
+
+def _worker(options: Mapping[str, Any]) -> dict[str, int] | None:
+    """Tell which worker of a ``DataLoader`` this is, of how many, on each of how many ranks."""
+    worker = get_worker_info()
+    if worker is None:
+        return None
+    return {"id": worker.id, "workers": worker.num_workers, "world": options.get("world") or 1}
 
 
 __all__ = ["RaggedTensor", "StreamDataset", "StreamLoader", "tensors"]
