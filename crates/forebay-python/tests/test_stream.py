@@ -159,6 +159,27 @@ def test_the_second_run_reads_from_the_cache(s3_prefix: str, data: Path, tmp_pat
         assert bytes_by_http(stream.report()) > 0
 
 
+def test_arguments_of_a_wrong_type_are_named(data: Path) -> None:
+    for name, wrong, words in (
+        ("batch_size", None, "batch_size is a whole number, and cannot be None"),
+        ("url", None, "url cannot be None"),
+        ("url", b"data", "url is a path or a URL, and cannot be b'data'"),
+        ("url", [data, 5], "url is a path or a URL, and cannot be 5"),
+        ("manifest", 5, "manifest cannot be 5"),
+        ("fields", 5, "fields cannot be 5"),
+        ("weights", 0.5, "weights cannot be 0.5"),
+        ("weights", ["half"], "weights: "),
+        ("shuffle", "yes", "shuffle: "),
+        ("cache", data / "cache", "cache: "),
+        ("filter", 5, "filter: "),
+        ("pin", print, "pin: "),
+        ("window", 2.5, "window is a whole number"),
+    ):
+        given: dict[str, Any] = {"url": data, "batch_size": 5, name: wrong}
+        with pytest.raises(TypeError, match=f"^{words}"):
+            forebay.stream(**given)
+
+
 def test_one_field_needs_no_list(data: Path) -> None:
     assert set(next(forebay.stream(data, batch_size=5, fields="cls"))) == {"cls", "__key__"}
     with pytest.raises(forebay.InvalidInputError, match="'jpg'"):

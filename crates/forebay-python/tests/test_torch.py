@@ -641,6 +641,22 @@ def test_epochs_are_known_on_the_host(data: Path) -> None:
         torch.set_default_device(None)
 
 
+def test_epochs_that_cannot_be_are_refused(data: Path) -> None:
+    import torch
+    from forebay.torch import StreamDataset
+
+    dataset = StreamDataset(data, batch_size=10)
+    for epoch in (-1, 1 << 63):
+        with pytest.raises(forebay.InvalidInputError, match=f"epoch cannot be {epoch}"):
+            dataset.set_epoch(epoch)
+    for other in (2.5, "2", None):
+        with pytest.raises(TypeError, match="epoch is a whole number"):
+            dataset.set_epoch(other)  # type: ignore[arg-type]
+    for number in (np.int64(2), torch.tensor(2)):
+        dataset.set_epoch(number)  # type: ignore[arg-type]
+        assert next(iter(dataset)).epoch == 2
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_batches_are_not_put_into_batches(data: Path, workers: int) -> None:
     from forebay.torch import StreamDataset

@@ -71,6 +71,23 @@ def _number(name: str, value: Any, bits: int) -> int:
     return number
 
 
+def _path(name: str, value: Any) -> str:
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise TypeError(f"{name} is a path or a URL, and cannot be {value!r}")
+    return path
+
+
+def _listed(name: str, value: Any) -> list[Any]:
+    """Give a list of what may be one of its items alone, a path or a name."""
+    if isinstance(value, str | bytes | os.PathLike):
+        return [value]
+    try:
+        return list(value)
+    except TypeError:
+        raise TypeError(f"{name} cannot be {value!r}") from None
+
+
 def _last(drop_last: bool | None, last: str | None) -> str:
     """Give what becomes of the last samples, which both arguments say."""
     if last is None:
@@ -95,23 +112,22 @@ def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Give the arguments of ``stream`` as they are used, or say which of them cannot be."""
     given = dict(arguments)
     url = given["url"]
-    given["url"] = [os.fspath(one) for one in ([url] if isinstance(url, str | os.PathLike) else url)]
+    given["url"] = [_path("url", one) for one in _listed("url", url)]
     if not given["url"]:
         raise InvalidInputError("url: there is no data set in the list")
     manifest = given["manifest"]
     if manifest is not None:
-        manifests = [manifest] if isinstance(manifest, str | os.PathLike) else manifest
-        given["manifest"] = [None if one is None else os.fspath(one) for one in manifests]
+        manifests = _listed("manifest", manifest)
+        given["manifest"] = [None if one is None else _path("manifest", one) for one in manifests]
     for name, bits in _NUMBERS.items():
-        if given[name] is not None:
+        # What has no default cannot be left to it.
+        if given[name] is not None or name == "batch_size":
             given[name] = _number(name, given[name], bits)
     for name in _SIZES:
         if given[name] is not None and not isinstance(given[name], str):
             given[name] = _number(name, given[name], 64)
-    if isinstance(given["fields"], str):
-        given["fields"] = [given["fields"]]
-    given["fields"] = None if given["fields"] is None else list(given["fields"])
-    given["weights"] = None if given["weights"] is None else list(given["weights"])
+    for name in ("fields", "weights"):
+        given[name] = None if given[name] is None else _listed(name, given[name])
     given["last"] = _last(given["drop_last"], given["last"])
     if isinstance(given["format"], Mapping):
         given["format"] = json.dumps(dict(given["format"]))

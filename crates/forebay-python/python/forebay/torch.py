@@ -29,7 +29,7 @@ from forebay._forebay import InvalidInputError, NotFoundError, PreconditionError
 from forebay._places import Place, told
 from forebay._ranks import Ranks, launcher
 from forebay._tensors import RaggedTensor, apply, tensors
-from forebay.streaming import _SHARED, Stream, checked, look_through, stream
+from forebay.streaming import _SHARED, Stream, _number, checked, look_through, stream
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,6 +41,9 @@ _ARGUMENTS = inspect.signature(stream)
 
 # What ranks do together, as one that cannot says it.
 _OPEN = "open the data set"
+
+# Epochs are kept in a tensor, whose numbers have a sign.
+_EPOCH_BITS = 63
 
 # So many ranks that are missing are named; a message with thousands helps nobody.
 _MISSING_NAMED = 16
@@ -588,7 +591,7 @@ class StreamDataset(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration gives."""
-        self._epoch[0] = epoch
+        self._epoch[0] = _number("epoch", epoch, _EPOCH_BITS)
         self._is_settled[0] = 1
 
     def _tell_of_repetition(self) -> None:

@@ -18,6 +18,7 @@ use forebay_data::order::{Last, OrderSpec};
 use forebay_io::PinHook;
 use forebay_store::cache::Mode;
 use forebay_store::{Context, Store, open_object};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -312,9 +313,21 @@ fn format_of(given: &Bound<'_, PyDict>) -> PyResult<Option<FormatSpec>> {
 /// An argument; None counts as not given.
 fn get<'py, T: FromPyObjectOwned<'py>>(given: &Bound<'py, PyDict>, name: &str) -> PyResult<Option<T>> {
     match given.get_item(name)?.filter(|value| !value.is_none()) {
-        Some(value) => value.extract().map(Some).map_err(Into::into),
+        Some(value) => value
+            .extract()
+            .map(Some)
+            .map_err(|error| named(given.py(), name, error)),
         None => Ok(None),
     }
+}
+
+/// What PyO3 says of an argument of the wrong type, which does not say of which one.
+fn named(py: Python<'_>, name: &str, error: impl Into<PyErr>) -> PyErr {
+    let error = error.into();
+    if error.is_instance_of::<PyTypeError>(py) {
+        return PyTypeError::new_err(format!("{name}: {}", error.value(py)));
+    }
+    error
 }
 
 fn size(given: &Bound<'_, PyDict>, name: &str) -> PyResult<Option<u64>> {
