@@ -112,7 +112,7 @@ def first_epoch(server, sets, served, disk):
     note = "the same in ranges of 2 MiB, as long as blocks of a stream are"
     listed.append(Served(f"{PLAIN}, 2 MiB", [tools.FOREBAY_BENCH, "get", short], server, note=note))
     # A stream asks for them in no order, and its blocks do not begin where a server's chunks do.
-    mixed = json.dumps(get | {"range_bytes": BLOCK_BYTES, "in_flight": in_flight, "shuffled": 1})
+    mixed = json.dumps(get | {"range_bytes": BLOCK_BYTES, "in_flight": in_flight, "shuffled": True})
     note = "the same ranges in no order, not aligned"
     argv = [tools.FOREBAY_BENCH, "get-ranges", mixed]
     listed.append(Served(f"{PLAIN}, 2 MiB, shuffled", argv, server, note=note))

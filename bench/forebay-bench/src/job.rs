@@ -24,6 +24,16 @@ impl Job {
             .with_context(|| format!("the job has no number {name}"))
     }
 
+    /// Whether something is asked for that most jobs do not ask for.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool> {
+        match &self.0[name] {
+            Value::Null => Ok(false),
+            value => value
+                .as_bool()
+                .with_context(|| format!("{name} of the job is not true or false")),
+        }
+    }
+
     pub(crate) fn text(&self, name: &str) -> Result<&str> {
         self.0[name]
             .as_str()

@@ -74,17 +74,13 @@ impl Get {
                 OBJECTS_AHEAD * in_flight / object_bytes.div_ceil(range_bytes),
             ),
         };
-        let is_shuffled = job.number("shuffled").is_ok_and(|shuffled| shuffled != 0);
-        // Of no round size, so that nothing behind it begins at one either.
-        let head_bytes = if is_shuffled { piece_bytes / 3 } else { 0 };
+        let is_shuffled = job.flag("shuffled")?;
+        let head_bytes = if is_shuffled { piece_bytes / 3 } else { piece_bytes };
         let mut pieces = Vec::new();
         for key in job.keys()? {
             let content = std::fs::read(format!("{}/{key}", job.text("expect")?))?;
             // Objects may be longer than said: then they are read in pieces of that size.
-            let bytes = content.len() as u64;
-            let head = Span::first(bytes.min(head_bytes));
-            let rest = Span::new(head.end(), bytes)?;
-            for span in head.pieces(piece_bytes).chain(rest.pieces(piece_bytes)) {
+            for span in cut(content.len() as u64, head_bytes, piece_bytes) {
                 let crc64nvme = crc64nvme(&content[span.relative_to(0)]);
                 pieces.push(Piece {
                     key: Key::parse(&key)?,
@@ -109,7 +105,17 @@ impl Get {
     }
 }
 
-/// As a shuffled stream asks: in no order, and not from where a store begins its chunks.
+/// Pieces of one size behind the first, wherever that ends: counted from byte 0, all would begin where a store's chunks may.
+fn cut(bytes: u64, head_bytes: u64, piece_bytes: u64) -> impl Iterator<Item = Span> {
+    let ends = (0..).map(move |number| head_bytes + number * piece_bytes);
+    ends.scan(0, move |start, end| {
+        let span = Span::new(*start, end.min(bytes)).ok()?;
+        *start = end;
+        (!span.is_empty()).then_some(span)
+    })
+}
+
+/// As a shuffled stream asks: in no order.
 fn shuffle(pieces: &mut [Piece]) {
     let mut rng = Seed(0).rng();
     for last in (1..pieces.len()).rev() {
