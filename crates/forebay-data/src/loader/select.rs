@@ -25,7 +25,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 
 #[cfg(fuzzing)]
 pub(crate) use remembered::fuzz;
-use remembered::{Remembered, WORTH_BYTES_MIN};
+use remembered::{Finding, Remembered, WORTH_BYTES_MIN};
 
 use super::cpu::Cpu;
 use super::feed::Room;
@@ -97,7 +97,7 @@ pub struct Sieve {
     /// Where what it keeps is for the next start.
     remembered: Option<Remembered>,
     /// What it keeps, where an earlier start has found that out.
-    known: Option<Vec<Selection>>,
+    known: Option<Finding>,
 }
 
 impl Sieve {
@@ -112,7 +112,7 @@ impl Sieve {
         let judge = self.judge;
         let dataset = &judge.dataset;
         if let Some(known) = self.known {
-            return Ok(dataset.with_selection(known, Ledger::default()));
+            return told(dataset, known, Ledger::default(), progress);
         }
         let bytes = dataset.shards().iter().map(|shard| shard.stored_bytes).sum();
         progress.planned(dataset.shards().len() as u64, bytes);
@@ -140,27 +140,35 @@ impl Sieve {
             is_whole &= judged.is_whole;
             gathered.add(&judged);
         }
-        let selections = gathered.finish();
-        let unmet = judge.filter.note_unmet();
-        // What is noted is noted at every start, and what is damaged may be mended.
-        let is_final = is_whole && unmet.is_none() && ledger.bytes() >= WORTH_BYTES_MIN;
-        if let Some(remembered) = self.remembered.filter(|_| is_final) {
-            remembered.save(&selections).await;
+        let found = Finding {
+            selections: gathered.finish(),
+            note: judge.filter.note_unmet(),
+        };
+        // What is damaged may be mended, and none is an error.
+        let is_final = is_whole && found.selections.iter().any(|kept| kept.count() > 0);
+        let is_worth = is_final && ledger.bytes() >= WORTH_BYTES_MIN;
+        if let Some(remembered) = self.remembered.filter(|_| is_worth) {
+            remembered.save(&found).await;
         }
-        let kept = dataset.with_selection(selections, ledger);
-        if kept.samples_kept() == 0 {
-            let message = format!("the filter keeps none of {} samples", dataset.samples_kept());
-            let error = Error::new(ErrorKind::InvalidInput, "filter", message).with_field("filter");
-            return Err(match unmet {
-                Some(unmet) => error.with_hint(unmet),
-                None => error,
-            });
-        }
-        if let Some(unmet) = unmet {
-            progress.noted(&unmet);
-        }
-        Ok(kept)
+        told(dataset, found, ledger, progress)
     }
+}
+
+/// The part of a data set that is kept, once people know what is to be told of that.
+fn told(dataset: &Dataset, found: Finding, ledger: Ledger, progress: &Arc<dyn Progress>) -> Result<Dataset> {
+    let kept = dataset.with_selection(found.selections, ledger);
+    if kept.samples_kept() == 0 {
+        let message = format!("the filter keeps none of {} samples", dataset.samples_kept());
+        let error = Error::new(ErrorKind::InvalidInput, "filter", message).with_field("filter");
+        return Err(match found.note {
+            Some(note) => error.with_hint(note),
+            None => error,
+        });
+    }
+    if let Some(note) = found.note {
+        progress.noted(&note);
+    }
+    Ok(kept)
 }
 
 /// Samples of a shard that are judged together.

@@ -17,7 +17,7 @@ use crate::order::Selection;
 
 const MAGIC: [u8; 8] = *b"FBSELECT";
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 const SUM_BYTES: usize = 8;
 
@@ -27,11 +27,23 @@ pub(super) const WORTH_BYTES_MIN: u64 = 32 << 20;
 /// A bitmap of 128 million samples. Larger files are not ours.
 const FILE_BYTES_MAX: usize = 16 << 20;
 
+/// What is told of a filter names the fields that it has, and a filter is a line that somebody wrote.
+const NOTE_BYTES_MAX: usize = 64 << 10;
+
 /// Files in the folder: more data sets and filters than one user has under way.
 const FILES_MAX: usize = 64;
 
 /// Bytes of all of them: the folder is in the home of a user.
 const FOLDER_BYTES_MAX: u64 = 256 << 20;
+
+/// What was found of a filter over a data set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// What is kept of each shard.
+    pub(super) selections: Vec<Selection>,
+    /// What is to be told of it, at every start.
+    pub(super) note: Option<String>,
+}
 
 /// Where the selection of a data set by a filter is.
 #[derive(Debug)]
@@ -64,7 +76,7 @@ impl Remembered {
     }
 
     /// What is kept of these shards, where that is known.
-    pub(super) async fn load(&self, shards: &[Shard]) -> Option<Vec<Selection>> {
+    pub(super) async fn load(&self, shards: &[Shard]) -> Option<Finding> {
         let (path, of) = (self.path.clone(), self.of);
         let samples: Vec<u64> = shards.iter().map(|shard| shard.samples).collect();
         let load = move || {
@@ -77,8 +89,8 @@ impl Remembered {
     }
 
     /// Keep it for the next start.
-    pub(super) async fn save(&self, selections: &[Selection]) {
-        let Some(bytes) = encode(&self.of, selections) else {
+    pub(super) async fn save(&self, found: &Finding) {
+        let Some(bytes) = encode(&self.of, found) else {
             return;
         };
         let path = self.path.clone();
@@ -96,20 +108,26 @@ fn head(of: &[u8; 64], shards: usize) -> Option<Vec<u8>> {
     Some([&MAGIC[..], &FORMAT.to_le_bytes(), &shards, of].concat())
 }
 
-fn encode(of: &[u8; 64], selections: &[Selection]) -> Option<Vec<u8>> {
-    let mut bytes = head(of, selections.len())?;
-    for selection in selections {
+fn encode(of: &[u8; 64], found: &Finding) -> Option<Vec<u8>> {
+    let mut bytes = head(of, found.selections.len())?;
+    for selection in &found.selections {
         selection.encode(&mut bytes);
-        if bytes.len() > FILE_BYTES_MAX - SUM_BYTES {
+        if bytes.len() > FILE_BYTES_MAX - NOTE_BYTES_MAX {
             return None;
         }
     }
+    let note = found.note.as_deref().unwrap_or_default();
+    if note.len() > NOTE_BYTES_MAX {
+        return None;
+    }
+    bytes.extend(u32::try_from(note.len()).ok()?.to_le_bytes());
+    bytes.extend(note.as_bytes());
     bytes.extend(crc64nvme(&bytes).to_le_bytes());
     Some(bytes)
 }
 
-/// The selections of a file that is of this data set and this filter.
-fn decode(bytes: &[u8], of: &[u8; 64], samples: &[u64]) -> Option<Vec<Selection>> {
+/// What was found, of a file that is of this data set and this filter.
+fn decode(bytes: &[u8], of: &[u8; 64], samples: &[u64]) -> Option<Finding> {
     let (bytes, sum) = bytes.split_last_chunk::<SUM_BYTES>()?;
     if crc64nvme(bytes) != u64::from_le_bytes(*sum) {
         return None;
@@ -120,7 +138,13 @@ fn decode(bytes: &[u8], of: &[u8; 64], samples: &[u64]) -> Option<Vec<Selection>
         .map(|samples| Selection::decode(*samples, &mut rest));
     let selections: Vec<Selection> = selections.collect::<Option<_>>()?;
     let is_one_kept = selections.iter().any(|selection| selection.count() > 0);
-    (rest.is_empty() && is_one_kept).then_some(selections)
+    let (len, note) = rest.split_first_chunk()?;
+    let is_all = note.len() == u32::from_le_bytes(*len) as usize && note.len() <= NOTE_BYTES_MAX;
+    let note = std::str::from_utf8(note).ok()?;
+    (is_all && is_one_kept).then(|| Finding {
+        selections,
+        note: (!note.is_empty()).then(|| note.to_owned()),
+    })
 }
 
 fn save(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -170,9 +194,9 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         let mut file = head(&of, samples.len()).unwrap_or_default();
         file.extend(bytes);
         file.extend(crc64nvme(&file).to_le_bytes());
-        if let Some(selections) = decode(&file, &of, samples) {
-            let again = encode(&of, &selections).and_then(|again| decode(&again, &of, samples));
-            assert_eq!(again, Some(selections));
+        if let Some(found) = decode(&file, &of, samples) {
+            let again = encode(&of, &found).and_then(|again| decode(&again, &of, samples));
+            assert_eq!(again, Some(found));
         }
     }
 }

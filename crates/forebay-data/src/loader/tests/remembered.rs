@@ -1,6 +1,7 @@
 //! What a filter keeps is found out once.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use forebay_store::wrap::{Counted, Op, OpCounts};
 
@@ -12,23 +13,38 @@ use crate::filter::Filter;
 const SAMPLES: u32 = 34;
 const SAMPLE_BYTES: usize = 1 << 20;
 
-/// Two shards of samples with a number, and much behind it.
+/// What people are told.
+#[derive(Debug, Default)]
+struct Notes(Mutex<Vec<String>>);
+
+impl Progress for Notes {
+    fn noted(&self, note: &str) {
+        self.0.lock().unwrap().push(note.to_owned());
+    }
+}
+
+/// Two shards of samples with a number, the same as a list, which every fifth sample has twice, and much behind it.
 async fn large(samples: u32, context: &Context) -> (Dataset, Arc<dyn Store>) {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let mut writer = ManifestWriter::in_memory(FormatSpec::new("wds"), &store.identity());
     let shape = Vec::new();
     let dtype = Dtype::Uint32;
     let number = Field::new("number", Kind::Array { dtype, shape });
+    let list = Field::new("list", Kind::List { dtype });
     for shard in 0..2 {
-        let mut builder = TableBuilder::new(vec![number.clone()]);
+        let mut builder = TableBuilder::new(vec![number.clone(), list.clone()]);
         let mut bytes = Vec::new();
         for number in (0..samples).skip(shard).step_by(2) {
             let start = bytes.len() as u64;
             let mut sample = vec![number as u8; SAMPLE_BYTES];
-            sample[..4].copy_from_slice(&number.to_le_bytes());
+            for place in [0..4, 4..8, 8..12] {
+                sample[place].copy_from_slice(&number.to_le_bytes());
+            }
             builder.begin(start, Some(&format!("k{number}"))).unwrap();
             builder.absorb(&sample);
             builder.field(0, start, 4).unwrap();
+            let list_bytes = if number % 5 == 0 { 8 } else { 4 };
+            builder.field(1, start + 4, list_bytes).unwrap();
             builder.end().unwrap();
             bytes.extend(sample);
         }
@@ -51,14 +67,24 @@ async fn start(
     context: &Context,
     filter: &str,
 ) -> (Dataset, u64, OpCounts) {
+    let silent: Arc<dyn Progress> = Arc::new(Silent);
+    told(dataset, store, context, filter, &silent).await
+}
+
+async fn told(
+    dataset: &Dataset,
+    store: &Arc<dyn Store>,
+    context: &Context,
+    filter: &str,
+    progress: &Arc<dyn Progress>,
+) -> (Dataset, u64, OpCounts) {
     let counted = Counted::new(Arc::clone(store));
     let (options, manifest) = (OpenOptions::default(), dataset.manifest().clone());
     let opened = Dataset::open_indexed(Arc::new(counted.clone()), context, manifest, &options).await;
     let filter = Filter::parse(filter).unwrap();
     let sieve = opened.unwrap().sieve(&filter, 2, 64 << 20).await.unwrap();
     let about = sieve.bytes_about();
-    let progress: Arc<dyn Progress> = Arc::new(Silent);
-    let kept = sieve.keep(&progress).await.unwrap();
+    let kept = sieve.keep(progress).await.unwrap();
     (kept, about, counted.counts().of(Op::Read))
 }
 
@@ -109,6 +135,26 @@ async fn a_second_start_reads_no_samples_for_a_filter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_told_of_a_filter_is_told_at_every_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let context = remembering(folder.path());
+    let (dataset, store) = large(SAMPLES, &context).await;
+    let notes = Arc::new(Notes::default());
+    let progress: Arc<dyn Progress> = notes.clone();
+    let mut kept = Vec::new();
+    for is_first in [true, false] {
+        let (found, about, read) = told(&dataset, &store, &context, "list > 20", &progress).await;
+        assert_eq!((about > 0, read.bytes > 0), (is_first, is_first));
+        assert_eq!(found.samples_kept(), 11, "21 to 33 without 25 and 30");
+        kept.push(prints(&found));
+    }
+    assert_eq!(kept[0], kept[1]);
+    let notes = notes.0.lock().unwrap();
+    assert!(notes[0].contains("several numbers in 'list'"), "{notes:?}");
+    assert_eq!(*notes, [notes[0].clone(), notes[0].clone()]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn files_that_do_not_fit_are_misses() {
     let folder = tempfile::tempdir().unwrap();
     let context = remembering(folder.path());
@@ -152,7 +198,9 @@ async fn what_may_change_is_not_remembered() {
     for (index, sample) in bytes.chunks_mut(SAMPLE_BYTES).enumerate() {
         let number = 2 * index as u32;
         sample.fill(number as u8);
-        sample[..4].copy_from_slice(&number.to_le_bytes());
+        for place in [0..4, 4..8, 8..12] {
+            sample[place].copy_from_slice(&number.to_le_bytes());
+        }
     }
     bytes[5] ^= 1;
     let put = store.put_bytes(&key, &bytes, &PutOptions::default()).await;
