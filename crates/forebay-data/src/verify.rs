@@ -29,7 +29,8 @@ use crate::table::{Layout, Table};
 use extents::{Extents, Part};
 use files::Files;
 
-/// Damaged samples named for one shard; the rest is counted. A shard that is torn in the middle has one for each sample behind.
+/// Damaged samples named for one shard, and shards or files that the manifest does not know; the rest is counted. A shard that is torn in the middle has one for each
+/// sample behind.
 pub const DAMAGES_NAMED_MAX: usize = 100;
 
 /// What is said of a shard whose hash differs.
@@ -39,9 +40,9 @@ const OTHER_SHA256: &str = "the shard has another SHA-256 than when it was index
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DamageKind {
-    /// The shard is not there.
+    /// The shard is not there, or a file of it.
     Missing,
-    /// The shard has another size than when it was indexed.
+    /// The shard, or a file of it, has another size than when it was indexed.
     Size,
     /// The shard has another SHA-256.
     Sha256,
@@ -51,9 +52,9 @@ pub enum DamageKind {
     ChunkCrc,
     /// The shard no longer follows its format, or does not decompress.
     Format,
-    /// The shard could not be read.
+    /// The shard, or a file of it, could not be read.
     Unreadable,
-    /// The object looks like a shard of the data set, but the manifest does not know it: streams refuse to leave it out silently.
+    /// The object looks like a shard of the data set or a file of the folder, but the manifest does not know it: streams refuse to leave it out silently.
     Unlisted,
 }
 
@@ -195,14 +196,18 @@ pub async fn verify(
             "nothing can be listed here, so shards that the manifest does not know were not looked for",
         );
     }
-    for key in unlisted.unwrap_or_default() {
+    let unlisted = unlisted.unwrap_or_default();
+    report.damages_count += unlisted.len() as u64;
+    for key in unlisted.into_iter().take(DAMAGES_NAMED_MAX) {
         let message = format!(
             "the manifest does not know it; {} takes it in",
             dataset.how_to_index_anew()
         );
-        let damage = Damage::of_shard(&key, DamageKind::Unlisted, message);
+        let damage = Damage {
+            file: files.is_some().then(|| key.clone()),
+            ..Damage::of_shard(&key, DamageKind::Unlisted, message)
+        };
         tell(&damage);
-        report.damages_count += 1;
         report.damages.push(damage);
     }
     Ok(report)

@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use forebay_core::{ErrorKind, Key, Result};
+use forebay_core::{Error, ErrorKind, Key, Result};
 
 use super::{Damage, DamageKind, Found};
 use crate::dataset::{Dataset, Progress};
@@ -17,6 +17,9 @@ use crate::format::files::{self, FileSample, FileSet, FileShard, Member};
 use crate::manifest::Shard;
 use crate::schema::Field;
 use crate::table::{Layout, Samples, Table};
+
+/// Files of a shard that are there and cannot be read are named up to so many; then whoever has them cannot be reached, say, and the rest is not tried.
+const UNREADABLE_MAX: usize = 16;
 
 /// A folder that is verified, over all its shards.
 #[derive(Debug)]
@@ -28,8 +31,39 @@ pub(super) struct Files {
     asked: Vec<AtomicBool>,
 }
 
-/// A sample whose files are all there, with its number in its shard.
-type Intact = (usize, FileSample);
+/// A sample whose files are all there.
+#[derive(Debug)]
+struct Intact {
+    /// Its number in its shard.
+    number: usize,
+    /// The files that may be meant; never none, and hardly ever more than one.
+    candidates: Vec<Candidate>,
+    /// Which of them is compared next.
+    tried: usize,
+}
+
+/// Files that may be those of a sample.
+#[derive(Debug)]
+struct Candidate {
+    sample: FileSample,
+    /// Their numbers in the listing.
+    files: Vec<usize>,
+}
+
+/// Tells how far a shard is, of which some bytes may be read again, and some not at all.
+#[derive(Debug)]
+struct Moved {
+    progress: Arc<dyn Progress>,
+    left: AtomicU64,
+}
+
+impl Moved {
+    fn add(&self, bytes: u64) {
+        let take = |left: u64| Some(left.saturating_sub(bytes));
+        let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        self.progress.moved(bytes.min(left.unwrap_or_default()));
+    }
+}
 
 impl Files {
     /// Of a plain folder; `None` for all other data sets.
@@ -72,29 +106,21 @@ impl Files {
             table,
             samples,
         };
-        let intact: Vec<Intact> = (0..samples.len())
-            .filter_map(|number| Some((number, finder.find(number, &mut found)?)))
-            .collect();
-        let all = intact.iter().map(|(_, sample)| sample.clone()).collect();
-        match finder.read(all, progress).await {
-            Ok(tabulated) => finder.judge(&intact, &tabulated, &mut found),
-            // One file cannot be read: the others can.
-            Err(_) => {
-                for one in intact {
-                    match finder.read(vec![one.1.clone()], progress).await {
-                        Ok(tabulated) => finder.judge(&[one], &tabulated, &mut found),
-                        Err(error) => {
-                            let kind = match error.kind() {
-                                ErrorKind::NotFound => DamageKind::Missing,
-                                _ => DamageKind::Unreadable,
-                            };
-                            found.add(finder.damage(one.0, kind, None, error.to_string()));
-                        }
-                    }
-                }
-            }
-        }
+        let moved = Arc::new(Moved {
+            progress: Arc::clone(progress),
+            left: AtomicU64::new(shard.stored_bytes),
+        });
+        let intact = (0..samples.len()).filter_map(|number| finder.find(number, &mut found));
+        finder.compare(intact.collect(), &moved, &mut found).await;
+        moved.add(shard.stored_bytes);
         Ok(found)
+    }
+
+    /// A sample asked for this file.
+    fn ask(&self, file: usize) {
+        if let Some(asked) = self.asked.get(file) {
+            asked.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -139,7 +165,7 @@ struct Finder<'a> {
 
 impl Finder<'_> {
     /// The files of a sample, in the order of its bytes; `None` where they are not what they were, which is added to what was found.
-    fn find(&self, number: usize, found: &mut Found) -> Option<FileSample> {
+    fn find(&self, number: usize, found: &mut Found) -> Option<Intact> {
         let key = self.samples.keys.get(number)?;
         let there = self.set.find(key);
         let label = self.set.label();
@@ -149,35 +175,43 @@ impl Finder<'_> {
             .filter_map(|(column, (spans, field))| Some((spans.get(number)?, column, field)))
             .collect();
         fields.sort_unstable_by_key(|(span, column, _)| (span.start, *column));
-        let mut members = Vec::with_capacity(fields.len());
-        let wanted = fields.len();
-        for (span, column, field) in fields {
+        let mut meant = Vec::with_capacity(fields.len());
+        for (span, column, field) in &fields {
             let size = span.len() as u64;
-            match pick(&there, field, size) {
-                None => found.add(self.missing(number, key, field)),
-                Some(file) => {
-                    if let Some(asked) = self.files.asked.get(file.number) {
-                        asked.store(true, Ordering::Relaxed);
-                    }
-                    if file.size == size {
-                        members.push(Member {
-                            key: file.key.clone(),
-                            size,
-                            field: column,
-                        });
-                    } else {
-                        let message = format!("{} bytes instead of {size}", file.size);
-                        let file = Some(file.key.clone());
-                        found.add(self.damage(number, DamageKind::Size, file, message));
-                    }
-                }
+            let of_field = there.iter().filter(|file| file.field == field.name);
+            let fitting: Vec<&files::Found> = of_field.clone().filter(|file| file.size == size).collect();
+            if !fitting.is_empty() {
+                meant.push((*column, fitting));
+            } else if let Some(other) = of_field.clone().next() {
+                self.files.ask(other.number);
+                let message = format!("{} bytes instead of {size}", other.size);
+                let file = Some(other.key.clone());
+                found.add(self.damage(number, DamageKind::Size, file, message));
+            } else {
+                found.add(self.missing(number, key, field));
             }
         }
-        (members.len() == wanted).then(|| FileSample {
-            key: key.to_owned(),
-            members,
-            label: label.and_then(|_| self.files.labels.get(class_of(key)).copied()),
-        })
+        let label = label.and_then(|_| self.files.labels.get(class_of(key)).copied());
+        let candidates: Vec<Candidate> = (0..meant.iter().map(|(_, files)| files.len()).max()?)
+            .map(|nth| candidate(key, label, &meant, nth))
+            .collect();
+        if meant.len() == fields.len() {
+            let tried = 0;
+            return Some(Intact {
+                number,
+                candidates,
+                tried,
+            });
+        }
+        // What is there of it is not new.
+        self.asked(candidates.first());
+        None
+    }
+
+    fn asked(&self, candidate: Option<&Candidate>) {
+        for file in candidate.iter().flat_map(|candidate| &candidate.files) {
+            self.files.ask(*file);
+        }
     }
 
     /// Of an image, the manifest does not know how its name ended.
@@ -195,56 +229,111 @@ impl Finder<'_> {
         )
     }
 
+    /// Read samples and compare them with what was indexed. What cannot be read is looked for in halves, so that all beside it is compared.
+    async fn compare(&self, all: Vec<Intact>, moved: &Arc<Moved>, found: &mut Found) {
+        let (mut parts, mut unreadable) = (vec![all], 0);
+        while let Some(mut part) = parts.pop() {
+            if part.is_empty() {
+                continue;
+            }
+            match self.read(&part, moved).await {
+                Ok(tabulated) => parts.push(self.judge(part, &tabulated, found)),
+                Err(_) if part.len() > 1 => {
+                    let behind = part.split_off(part.len() / 2);
+                    parts.extend([behind, part]);
+                }
+                Err(error) => {
+                    unreadable += usize::from(error.kind() != ErrorKind::NotFound);
+                    self.unreadable(&part, &error, found);
+                    if unreadable == UNREADABLE_MAX {
+                        let left = parts.iter().flatten();
+                        left.for_each(|one| self.asked(one.candidates.first()));
+                        let message = format!(
+                            "{unreadable} of its files cannot be read, and the others were not tried"
+                        );
+                        found.add_whole(self.shard, DamageKind::Unreadable, message);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Of samples that cannot be read.
+    fn unreadable(&self, part: &[Intact], error: &Error, found: &mut Found) {
+        for one in part {
+            self.asked(one.candidates.first());
+            let kind = match error.kind() {
+                ErrorKind::NotFound => DamageKind::Missing,
+                _ => DamageKind::Unreadable,
+            };
+            found.add(self.damage(one.number, kind, None, error.to_string()));
+        }
+    }
+
     /// Read samples and make their table anew.
-    async fn read(&self, samples: Vec<FileSample>, progress: &Arc<dyn Progress>) -> Result<Tabulated> {
+    async fn read(&self, part: &[Intact], moved: &Arc<Moved>) -> Result<Tabulated> {
+        let samples = part.iter().filter_map(|one| one.candidates.get(one.tried));
         let laid = FileShard {
             fields: self.table.fields.clone(),
             label: self.set.label(),
-            samples,
+            samples: samples.map(|candidate| candidate.sample.clone()).collect(),
         };
-        let progress = Arc::clone(progress);
-        let moved = move |bytes| progress.moved(bytes);
+        let moved = Arc::clone(moved);
         self.files
             .dataset
-            .tabulate_files(&self.shard.key, laid, moved)
+            .tabulate_files(&self.shard.key, laid, move |bytes| moved.add(bytes))
             .await
     }
 
-    /// Compare what was read of these samples with what was indexed.
-    fn judge(&self, read: &[Intact], tabulated: &Tabulated, found: &mut Found) {
+    /// Compare what was read of these samples with what was indexed; those come back of which other files may be meant.
+    fn judge(&self, read: Vec<Intact>, tabulated: &Tabulated, found: &mut Found) -> Vec<Intact> {
         found.ledger.merge(&tabulated.ledger);
         found.bytes += tabulated.raw_bytes;
         let Layout::Samples(now) = &tabulated.table.layout else {
-            return;
+            return Vec::new();
         };
-        for ((number, sample), crc) in read.iter().zip(&now.crcs) {
-            if self.samples.crcs.get(*number) == Some(crc) {
+        let (mut again, is_all) = (Vec::new(), read.len() == self.samples.len());
+        for (mut one, crc) in read.into_iter().zip(&now.crcs) {
+            if self.samples.crcs.get(one.number) == Some(crc) {
                 found.samples_whole += 1;
+                self.asked(one.candidates.get(one.tried));
                 continue;
             }
-            let (file, message) = match sample.members.as_slice() {
-                [only] => (
-                    Some(only.key.clone()),
-                    format!("sample {number} does not have its checksum"),
-                ),
-                several => {
-                    let names: Vec<String> =
-                        several.iter().map(|member| format!("{:?}", member.key)).collect();
-                    let names = names.join(", ");
-                    (
-                        None,
-                        format!(
-                            "sample {number} does not have its checksum, which is one of {names} together"
-                        ),
-                    )
-                }
-            };
-            found.add(self.damage(*number, DamageKind::SampleCrc, file, message));
+            one.tried += 1;
+            if one.tried < one.candidates.len() {
+                again.push(one);
+                continue;
+            }
+            self.asked(one.candidates.first());
+            found.add(self.other(&one));
         }
-        let is_all = read.len() == self.samples.len() && found.damages_count == 0;
+        let is_all = is_all && again.is_empty() && found.damages_count == 0;
         if is_all && tabulated.sha256 != self.shard.sha256 {
             found.add_whole(self.shard, DamageKind::Sha256, super::OTHER_SHA256.to_owned());
         }
+        again
+    }
+
+    /// A sample that has other bytes than it had.
+    fn other(&self, one: &Intact) -> Damage {
+        let number = one.number;
+        let members = one
+            .candidates
+            .first()
+            .map(|first| first.sample.members.as_slice());
+        let what = format!("sample {number} does not have its checksum");
+        let (file, message) = match members.unwrap_or_default() {
+            [only] => (Some(only.key.clone()), what),
+            several => {
+                let names: Vec<String> = several.iter().map(|member| format!("{:?}", member.key)).collect();
+                (
+                    None,
+                    format!("{what}, which is one of {} together", names.join(", ")),
+                )
+            }
+        };
+        self.damage(number, DamageKind::SampleCrc, file, message)
     }
 
     fn damage(&self, number: usize, kind: DamageKind, file: Option<Key>, message: String) -> Damage {
@@ -258,9 +347,22 @@ impl Finder<'_> {
     }
 }
 
-/// The file of a field: the one of its size, where several may be meant.
-fn pick<'a>(there: &'a [files::Found], field: &Field, size: u64) -> Option<&'a files::Found> {
-    let mut of_field = there.iter().filter(|file| file.field == field.name);
-    let first = of_field.clone().next();
-    of_field.find(|file| file.size == size).or(first)
+/// The files of each field that have its size and come at this place among those, or last.
+fn candidate(key: &str, label: Option<u32>, meant: &[(usize, Vec<&files::Found>)], nth: usize) -> Candidate {
+    let files = meant
+        .iter()
+        .filter_map(|(column, files)| Some((*column, *files.get(nth).or(files.last())?)));
+    let members = files.clone().map(|(column, file)| Member {
+        key: file.key.clone(),
+        size: file.size,
+        field: column,
+    });
+    Candidate {
+        sample: FileSample {
+            key: key.to_owned(),
+            members: members.collect(),
+            label,
+        },
+        files: files.map(|(_, file)| file.number).collect(),
+    }
 }

@@ -100,6 +100,74 @@ async fn images_of_one_name_are_told_apart() {
 }
 
 #[tokio::test]
+async fn a_new_image_of_that_name_and_size_is_not_taken_for_the_one_that_there_was() {
+    let store = indexed(&["cat/0.jpg", "cat/1.jpg", "cat/2.jpg"]).await;
+    // Before the one that was indexed, and behind it.
+    put(&*store, "cat/1.bmp", "CAT/1.BMP").await;
+    put(&*store, "cat/1.png", "CAT/1.PNG").await;
+    let expected = vec![
+        named(DamageKind::Unlisted, "cat/1.bmp"),
+        named(DamageKind::Unlisted, "cat/1.png"),
+    ];
+    assert_eq!(found(&store).await, (expected, 3));
+    // Where none is what there was, one of them is told.
+    put(&*store, "cat/1.jpg", "CAT/1.JPG").await;
+    let expected = vec![
+        named(DamageKind::SampleCrc, "cat/1.bmp"),
+        named(DamageKind::Unlisted, "cat/1.jpg"),
+        named(DamageKind::Unlisted, "cat/1.png"),
+    ];
+    assert_eq!(found(&store).await, (expected, 2));
+}
+
+#[tokio::test]
+async fn of_many_new_files_some_are_named() {
+    let store = indexed(&IMAGES).await;
+    for number in 0..150 {
+        put(&*store, &format!("cat/new{number}.jpg"), "new").await;
+    }
+    let options = OpenOptions {
+        check: Check::WhenRead,
+        ..OpenOptions::default()
+    };
+    let opened = Dataset::open(store, &context(), &options).await;
+    let report = verify(&opened.unwrap(), &options.progress, |_| {}).await.unwrap();
+    assert_eq!((report.damages_count, report.damages_unnamed()), (150, 50));
+    let files = report.damages.iter().map(|damage| damage.file.as_ref());
+    assert!(files.clone().all(|file| file.is_some()), "{files:?}");
+}
+
+#[tokio::test]
+async fn where_nothing_can_be_read_not_everything_is_tried() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for number in 0..1000 {
+        put(&*store, &format!("cat/{number}.jpg"), "image").await;
+    }
+    let options = OpenOptions::default();
+    let opened = Dataset::open(Arc::clone(&store), &context(), &options).await;
+    let manifest = opened.unwrap().manifest().clone();
+    let plan = FaultPlan::new(Seed(1)).with(Op::Read, When::Always, Fault::Fail(ErrorKind::Unavailable));
+    let counted = Counted::new(Arc::new(Faulty::new(store, plan)));
+    let unread = Arc::new(counted.clone()) as Arc<dyn Store>;
+    let opened = Dataset::open_indexed(unread, &context(), manifest, &options).await;
+    let moved = Arc::new(FirstDone::default());
+    let progress: Arc<dyn Progress> = moved.clone();
+    let opened = opened.unwrap();
+    let report = verify(&opened, &progress, |_| {}).await.unwrap();
+    let kinds: Vec<_> = report.damages.iter().map(|damage| damage.kind).collect();
+    assert_eq!(kinds, [DamageKind::Unreadable; 17], "16 files, and their shard");
+    assert!(
+        report.damages[16].message.contains("16 of its files"),
+        "{:?}",
+        report.damages
+    );
+    let requests = counted.counts().of(Op::Read).requests;
+    assert!(requests < 200 * 32, "{requests}");
+    // The bar comes to its end all the same.
+    assert_eq!(moved.1.load(Ordering::Relaxed), opened.shards()[0].stored_bytes);
+}
+
+#[tokio::test]
 async fn files_of_a_tree_are_named_one_by_one() {
     let store = indexed(&["a.bin", "a.txt", "b.bin", "b.txt", "c.bin", "c.txt", "d/a.txt"]).await;
     put(&*store, "a.json", "{}").await;
