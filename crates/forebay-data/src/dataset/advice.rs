@@ -1,4 +1,4 @@
-//! What people are told to do about a manifest: commands with the names that they gave, so that they can be run as they stand.
+//! What people are told to do about a manifest: commands with the places they are about, so that they can be run as they stand.
 
 use std::sync::Arc;
 
@@ -26,10 +26,21 @@ impl Advice {
         let (anew, verify) = match &options.manifest_at {
             // Of all shards, whichever are named: it may be the manifest of all of them.
             Some(_) => (
-                format!("forebay index -o {manifest} --force {}", store.location()),
-                format!("forebay verify --manifest {manifest} {}", named(store, options)),
+                format!(
+                    "forebay index -o {} --force {}",
+                    word(&manifest),
+                    word(store.location())
+                ),
+                format!(
+                    "forebay verify --manifest {} {}",
+                    word(&manifest),
+                    word(&named(store, options))
+                ),
             ),
-            None => ("forebay index --force".to_owned(), "forebay verify".to_owned()),
+            None => (
+                format!("forebay index --force {}", word(store.location())),
+                format!("forebay verify {}", word(&named(store, options))),
+            ),
         };
         Ok(Self {
             manifest,
@@ -70,10 +81,24 @@ fn how_to_index(store: &Arc<dyn Store>, options: &OpenOptions) -> String {
     match &options.manifest_at {
         Some((place, key)) => {
             let manifest = place.location().join(key);
-            format!("forebay index -o {manifest} {}", named(store, options))
+            format!(
+                "forebay index -o {} {}",
+                word(&manifest),
+                word(&named(store, options))
+            )
         }
-        None => "forebay index URL".to_owned(),
+        None => format!("forebay index {}", word(store.location())),
     }
+}
+
+/// A place as a shell takes it for one word.
+fn word(place: &Location) -> String {
+    let text = place.to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./:@%+=,".contains(c);
+    if text.chars().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// The error for a manifest of another format than the one that was asked for.
