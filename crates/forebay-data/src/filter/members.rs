@@ -120,7 +120,7 @@ impl Members {
             .map(|names| format!("no sample that was looked at has {names}, which the filter asks for"));
         let composite = unmet(true).map(|names| {
             format!(
-                "{names} is a list or an object, which cannot be compared, in the samples that were looked at"
+                "{names} is a list or an object, which cannot be compared, wherever a sample that was looked at has it"
             )
         });
         let several = self.series.iter().filter_map(|series| {

@@ -330,8 +330,9 @@ fn uncommon(field: &Field, is: Option<&Field>, first: &Dataset, other: &Dataset)
         ),
     };
     let fields = first.schema().fields().iter();
+    let others = other.schema().fields();
     let common: Vec<&str> = fields
-        .filter(|field| other.schema().fields().contains(field))
+        .filter(|field| others.contains(field) || is_key(field) && others.iter().any(is_key))
         .map(|field| field.name.as_str())
         .collect();
     let hint = if common.is_empty() {
