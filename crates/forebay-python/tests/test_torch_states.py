@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,25 @@ def test_copies_stand_where_the_first_one_does(data: Path) -> None:
         twice = copy.deepcopy(again)
         assert lists(again) == lists(twice) == whole[3:]
         assert dataset.state_dict() == state
+    # One that is loaded before there are several is nobody's to move on.
+    dataset.load_state_dict(state)
+    others = [copy.copy(dataset) for _ in range(2)]
+    assert [lists(other) for other in others] == [whole[3:]] * 2
+    assert lists(dataset) == whole[3:]
+
+
+def test_the_rest_of_an_epoch_is_no_repetition(data: Path) -> None:
+    from forebay.torch import StreamDataset
+
+    dataset = StreamDataset(data, **OPTIONS)
+    lists(iter(dataset), 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dataset.load_state_dict(dataset.state_dict())
+        assert len(lists(dataset)) == 7
+        # The next one is, and refusing the warning loses nothing that was loaded.
+        with pytest.raises(RuntimeWarning, match="gives epoch 0 again"):
+            lists(dataset)
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
@@ -234,27 +254,46 @@ def test_stateful_loaders_go_on(data: Path, workers: int, places: list[int], oth
         again.load_state_dict(state)
         assert lists(again) == epochs[0][given:]
         # Without reading to get there, but for what comes after the last snapshot.
-        assert counted.made <= 24 - given + others.get("snapshot_every_n_steps", 1) - 1
+        read_again = others.get("snapshot_every_n_steps", 1) - 1
+        assert 24 - given <= counted.made <= 24 - given + read_again
         # And after that as ever.
         dataset.set_epoch(3)
         assert lists(again) == epochs[1]
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("persistent", [False, True])
-def test_stateful_loaders_begin_the_next_epoch_after_one_that_was_ended(
-    data: Path, workers: int, persistent: bool
+@pytest.mark.parametrize("epoch", [2, 3])
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_after_the_state_of_an_epoch_that_was_ended_a_whole_one_is_given(
+    data: Path, workers: int, persistent: bool, epoch: int
 ) -> None:
-    others: dict[str, Any] = {"persistent_workers": True} if persistent and workers else {}
+    others: dict[str, Any] = {"persistent_workers": True} if persistent else {}
     loader = stateful(made(data, 2), workers, **others)
-    whole = lists(loader)
+    assert len(lists(loader)) == 12
+    # Taken after the `for`: torchdata begins anew from there, so the epoch must be the next one, not again 2.
     state = loader.state_dict()
-    for epoch in (2, 3):
-        again = stateful(made(data, epoch), workers, **others)
-        again.load_state_dict(state)
-        assert lists(again) == lists(stateful(made(data, epoch), workers))
-    assert len(whole) == 12
+    again = stateful(made(data, epoch), workers, **others)
+    again.load_state_dict(state)
+    assert lists(again) == lists(stateful(made(data, epoch), workers))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_a_state_that_was_refused_is_still_there(data: Path, workers: int, persistent: bool) -> None:
+    others: dict[str, Any] = {"persistent_workers": True} if persistent else {}
+    whole = lists(stateful(made(data, 2), workers))
+    loader = stateful(made(data, 2), workers, **others)
+    assert lists(iter(loader), 5) == whole[:5]
+    state = loader.state_dict()
+    del loader
+    dataset = made(data, 0)
+    again = stateful(dataset, workers, **others)
+    again.load_state_dict(state)
+    for _ in range(2):
+        with pytest.raises(forebay.PreconditionError, match=r"call set_epoch\(2\) before it"):
+            lists(again)
+    dataset.set_epoch(2)
+    assert lists(again) == whole[5:]
 
 
 @pytest.mark.timeout(300)
@@ -280,5 +319,7 @@ def test_workers_of_all_ranks_go_on_from_the_state_of_one(data: Path) -> None:
             names(loader)
     other = stateful(made(data, 1, rank=0, world=2, **options), 3)
     other.load_state_dict(state)
-    with pytest.raises(Exception):  # noqa: B017, PT011
+    with pytest.raises(
+        forebay.PreconditionError, match=r"worker \d of 2 on each of 2 .* worker \d of 3 on each of 2 ranks"
+    ):
         names(other)

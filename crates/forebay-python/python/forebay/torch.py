@@ -11,6 +11,7 @@ there is one already, ``StreamDataset`` fits into it, with ``batch_size=None`` a
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import itertools
 import json
@@ -608,7 +609,9 @@ class StreamDataset(IterableDataset[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Tell where the last iteration stands after the last batch it gave, in a worker that of its share.
 
-        ``epoch`` is the epoch it is in. Without workers, it is the same on every rank.
+        ``epoch`` is the epoch it is in. Without workers, it is the same on every rank. A batch that was
+        asked for is given, also where somebody asks ahead of the training step, as Lightning does of loaders
+        without a length: its states are one batch further than its steps are.
         """
         if get_worker_info() is None and self._loaded is None and self._has_workers[0]:
             raise UnsupportedError(
@@ -627,8 +630,8 @@ class StreamDataset(IterableDataset[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration give the rest of the epoch that a state is in.
 
-        The same epoch is to be chosen by ``set_epoch``, and another is refused. Of a state after the last
-        batch of its epoch nothing is left, and another epoch is given as a whole.
+        The same epoch is to be chosen by ``set_epoch`` before that iteration is made, and another is refused.
+        Of a state after the last batch of its epoch nothing is left, and another epoch is given as a whole.
         """
         self._loaded = Place.of(state)
 
@@ -636,7 +639,8 @@ class StreamDataset(IterableDataset[Any]):
         worker = _worker(self.options)
         self._has_workers[0] = worker is not None
         loaded = self._loaded
-        place = Place(worker=worker) if loaded is None else loaded
+        # Of its own: what was loaded may be that of a copy of this data set, too, or be tried once more.
+        place = Place(worker=worker) if loaded is None else copy.copy(loaded)
         if place.worker != worker:
             raise PreconditionError(
                 f"the state that was loaded is of {told(place.worker)}, and this is {told(worker)}: a "
@@ -644,18 +648,20 @@ class StreamDataset(IterableDataset[Any]):
                 "their torchdata.stateful_dataloader.StatefulDataLoader; forebay.torch.StreamLoader goes on "
                 "with other numbers"
             )
+        # Here, not with the first batch: loaders of torch make iterators in their workers, and have what was
+        # loaded until all of these are made.
+        epoch = int(self._epoch[0])
+        place.enter(epoch)
         self._place, self._loaded = place, None
-        return self._batches(place, loaded)
+        return self._batches(place, epoch, loaded)
 
-    def _batches(self, place: Place, loaded: Place | None) -> Iterator[Any]:
+    def _batches(self, place: Place, epoch: int, loaded: Place | None) -> Iterator[Any]:
         worker = place.worker
         # The one that speaks for all workers of all ranks.
         is_first = not self.options.get("rank") and (worker is None or worker["id"] == 0)
-        if is_first:
-            self._tell_of_repetition()
-        epoch = int(self._epoch[0])
         try:
-            place.enter(epoch)
+            if is_first and loaded is None:
+                self._tell_of_repetition()
             if place.is_over:
                 return
             batches = self._open(place, epoch)
