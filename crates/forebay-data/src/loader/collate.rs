@@ -3,11 +3,15 @@
 //! ```text
 //! prepare: bad samples replaced, places laid out, one buffer leased --> pieces: rows of decoded fields, on several threads
 //!                                                                           |
-//! finish: what could not be decoded replaced, the other fields copied <-----+
+//! settle: what could not be decoded replaced <------------------------------+
+//!    |
+//!    +--> copies: the other fields, on several threads where they are large --> collated
 //! ```
 //!
 //! A sample that is bad (its checksum or the size of a field does not hold, a field of fixed size has no value, or it cannot be decoded) is left out; with a policy that goes on, the next
 //! good sample of the batch takes its place, so that batches never get shorter. Where a batch has none, the last sample of the batch before takes all places.
+
+mod copy;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +30,13 @@ use super::read::Loaded;
 use super::record::Record;
 use super::spare::Before;
 use crate::schema::Kind;
+use copy::Laid;
+
+/// What one thread copies at least of a batch that several work on: less is done before another one has begun.
+const COPY_BYTES_MIN: usize = if cfg!(test) { 64 } else { 4 << 20 };
+
+/// Large batches are made so many at a time, and share the threads: more of them than threads in a batch would only take turns.
+const LARGE_AT_ONCE: usize = 2;
 
 /// A sample of a batch.
 #[derive(Debug, Clone)]
@@ -97,11 +108,29 @@ type Tried<T> = Result<Result<T, NoneWhole>>;
 struct Prepared {
     job: Arc<Job>,
     bad: Vec<BadSample>,
-    parts: Vec<Part>,
-    len: usize,
+    laid: Laid,
     pieces: Vec<Piece>,
     /// What lies behind the pieces.
     rest: AlignedBuf,
+}
+
+/// A batch whose samples are all in their places, and what is decoded of them.
+#[derive(Debug)]
+struct Settled {
+    job: Job,
+    bad: Vec<BadSample>,
+    laid: Laid,
+    buf: AlignedBuf,
+}
+
+/// How far one thread comes with a batch.
+#[derive(Debug)]
+enum Step {
+    Done(Result<Collated, NoneWhole>),
+    /// Several are to decode.
+    Decode(Prepared),
+    /// Several are to copy.
+    Copy(Settled),
 }
 
 impl Job {
@@ -153,41 +182,45 @@ impl Job {
         clock: &Arc<dyn Clock>,
     ) -> Result<(Result<Collated, NoneWhole>, Duration)> {
         let clock = Arc::clone(clock);
+        let (begun, step) = cpu.run(move || (clock.now(), self.step())).await?;
+        let settled = match step? {
+            Step::Done(tried) => return Ok((tried, begun)),
+            Step::Copy(settled) => settled,
+            Step::Decode(mut prepared) => {
+                let pieces = std::mem::take(&mut prepared.pieces).into_iter().map(|piece| {
+                    let job = Arc::clone(&prepared.job);
+                    cpu.run(move || job.decode(piece))
+                });
+                let pieces = try_join_all(pieces).await?;
+                match cpu.run(move || prepared.settle(pieces)).await?? {
+                    Ok(settled) => settled,
+                    Err(none) => return Ok((Err(none), begun)),
+                }
+            }
+        };
+        Ok((Ok(settled.collate(cpu).await?), begun))
+    }
+
+    /// As far as this thread is to go alone.
+    fn step(self) -> Result<Step> {
         let is_heavy = self
             .fields
             .iter()
             .any(|wanted| wanted.tool.as_ref().is_some_and(super::decode::Tool::is_heavy));
-        if !is_heavy {
-            let done = cpu.run(move || {
-                let begun = clock.now();
-                (self.run(), begun)
-            });
-            let (collated, begun) = done.await?;
-            return Ok((collated?, begun));
-        }
-        let prepared = cpu.run(move || (clock.now(), self.prepare())).await?;
-        let (begun, mut prepared) = match (prepared.0, prepared.1?) {
-            (begun, Ok(prepared)) => (begun, prepared),
-            (begun, Err(none)) => return Ok((Err(none), begun)),
-        };
-        let pieces = std::mem::take(&mut prepared.pieces).into_iter().map(|piece| {
-            let job = Arc::clone(&prepared.job);
-            cpu.run(move || job.decode(piece))
-        });
-        let pieces = try_join_all(pieces).await?;
-        let collated = cpu.run(move || prepared.finish(pieces)).await?;
-        Ok((collated?, begun))
-    }
-
-    /// Collate on this thread.
-    fn run(self) -> Tried<Collated> {
         let mut prepared = match self.prepare()? {
             Ok(prepared) => prepared,
-            Err(none) => return Ok(Err(none)),
+            Err(none) => return Ok(Step::Done(Err(none))),
         };
+        if is_heavy {
+            return Ok(Step::Decode(prepared));
+        }
         let pieces = std::mem::take(&mut prepared.pieces).into_iter();
         let pieces = pieces.map(|piece| prepared.job.decode(piece)).collect();
-        prepared.finish(pieces)
+        Ok(match prepared.settle(pieces)? {
+            Ok(settled) if settled.is_large() => Step::Copy(settled),
+            Ok(settled) => Step::Done(Ok(settled.finish()?)),
+            Err(none) => Step::Done(Err(none)),
+        })
     }
 
     fn prepare(mut self) -> Tried<Prepared> {
@@ -199,11 +232,11 @@ impl Job {
         if self.replace(&places).is_none() {
             return Ok(Err(NoneWhole(bad.into_values().collect())));
         }
-        let (parts, len) = self.lay_out();
-        let mut rest = self.lease(len)?;
+        let laid = self.lay_out();
+        let mut rest = self.lease(laid.len)?;
         let mut pieces = Vec::new();
         let mut at = 0;
-        for (number, (wanted, part)) in self.fields.iter().zip(&parts).enumerate() {
+        for (number, (wanted, part)) in self.fields.iter().zip(&laid.parts).enumerate() {
             let (Some(tool), Part::Fixed(range)) = (&wanted.tool, part) else {
                 continue;
             };
@@ -231,8 +264,7 @@ impl Job {
         Ok(Ok(Prepared {
             job: Arc::new(self),
             bad: bad.into_values().collect(),
-            parts,
-            len,
+            laid,
             pieces,
             rest,
         }))
@@ -330,7 +362,7 @@ impl Job {
     }
 
     /// Where each field lies, and how long the buffer is. Decoded fields are the first ones in it.
-    fn lay_out(&self) -> (Vec<Part>, usize) {
+    fn lay_out(&self) -> Laid {
         let mut end = 0;
         let mut place = |len: usize| {
             let start = end;
@@ -339,6 +371,7 @@ impl Job {
         };
         let count = self.picks.len();
         let mut parts = BTreeMap::new();
+        let mut offsets = vec![Vec::new(); self.fields.len()];
         let (decoded, stored): (Vec<_>, Vec<_>) = self
             .fields
             .iter()
@@ -348,13 +381,15 @@ impl Job {
             let part = match wanted.width() {
                 Some(width) => Part::Fixed(place(width * count)),
                 None => {
-                    let values = self
-                        .picks
-                        .iter()
-                        .map(|pick| pick.block.field(pick.sample, wanted.source));
-                    let bytes = values
-                        .map(|value| value.map_or(0, |value| wanted.len_of(value)))
-                        .sum();
+                    let mut ends = Vec::with_capacity(count + 1);
+                    let mut bytes = 0;
+                    ends.push(bytes);
+                    ends.extend(self.picks.iter().map(|pick| {
+                        let value = pick.block.field(pick.sample, wanted.source);
+                        bytes += value.map_or(0, |value| wanted.len_of(value));
+                        bytes
+                    }));
+                    offsets[number] = ends;
                     Part::Ragged {
                         offsets: place(8 * (count + 1)),
                         bytes: place(bytes),
@@ -363,7 +398,11 @@ impl Job {
             };
             parts.insert(number, part);
         }
-        (parts.into_values().collect(), end)
+        Laid {
+            parts: parts.into_values().collect(),
+            len: end,
+            offsets,
+        }
     }
 
     /// How many samples do not have a field.
@@ -374,36 +413,40 @@ impl Job {
             .count() as u64
     }
 
-    /// Copy a field of all samples into its place; gives how many of them do not have it.
-    fn copy(&self, wanted: &Wanted, part: &Part, buf: &mut AlignedBuf) -> Result<u64> {
-        let mut missing = 0;
-        let values = self.picks.iter().map(|pick| {
-            let value = pick.block.field(pick.sample, wanted.source);
-            missing += u64::from(value.is_none());
-            (pick, value)
+    /// The batch in its buffer.
+    fn collated(mut self, bad: Vec<BadSample>, laid: Laid, mut buf: AlignedBuf, missing: &[u64]) -> Collated {
+        let missing = self.fields.iter().zip(missing).filter_map(|(wanted, copied)| {
+            let values = match (&wanted.tool, &wanted.fill) {
+                (None, _) => *copied,
+                // Counted when all samples are in their places, as the others are.
+                (Some(_), Some(_)) => self.lacking(wanted),
+                (Some(_), None) => 0,
+            };
+            (values > 0).then(|| (wanted.field.name.clone(), values))
         });
-        match part {
-            Part::Fixed(range) => {
-                let mut at = range.start;
-                let width = wanted.width().unwrap_or_default();
-                for (pick, value) in values {
-                    let value = value.or_else(|| wanted.fill_for(pick).ok());
-                    put(buf, at, value.unwrap_or_default())?;
-                    at += width;
-                }
-            }
-            Part::Ragged { offsets, bytes } => {
-                let mut at = 0;
-                put(buf, offsets.start, &0i64.to_le_bytes())?;
-                for (row, (_, value)) in values.enumerate() {
-                    let place = buf.get_mut(bytes.start + at..bytes.end);
-                    let place = place.ok_or_else(|| internal("a field does not fit its place"))?;
-                    at += wanted.put(value.unwrap_or_default(), place)?;
-                    put(buf, offsets.start + 8 * (row + 1), &(at as i64).to_le_bytes())?;
-                }
-            }
+        let missing = missing.collect();
+        let fields = self
+            .fields
+            .iter()
+            .zip(laid.parts)
+            .map(|(wanted, part)| BatchField {
+                field: wanted.field.clone(),
+                part,
+            });
+        buf.set_len(laid.len);
+        Collated {
+            batch: Some(Batch {
+                epoch: self.epoch,
+                index: self.index,
+                samples: self.picks.len(),
+                fields: fields.collect(),
+                keys: self.picks.iter().map(key_of).collect(),
+                data: buf.freeze(),
+            }),
+            bad,
+            missing,
+            last: self.picks.pop(),
         }
-        Ok(missing)
     }
 
     /// Put the decoded values of samples that take others' places into these.
@@ -422,10 +465,9 @@ impl Job {
 }
 
 impl Prepared {
-    fn finish(self, pieces: Vec<Piece>) -> Tried<Collated> {
+    fn settle(self, pieces: Vec<Piece>) -> Tried<Settled> {
         let (mut buf, undecoded) = join(pieces, self.rest)?;
-        let mut bad = self.bad;
-        let (mut parts, mut len) = (self.parts, self.len);
+        let (mut bad, mut laid) = (self.bad, self.laid);
         let mut job =
             Arc::try_unwrap(self.job).map_err(|_| internal("a piece of a batch is still being decoded"))?;
         if !undecoded.is_empty() {
@@ -440,42 +482,54 @@ impl Prepared {
                 return Ok(Err(NoneWhole(bad)));
             };
             // The samples that take their places may be longer; what was decoded lies before all that moves.
-            (parts, len) = job.lay_out();
-            if len > buf.len() {
-                let mut larger = job.lease(len)?;
+            laid = job.lay_out();
+            if laid.len > buf.len() {
+                let mut larger = job.lease(laid.len)?;
                 put(&mut larger, 0, &buf)?;
                 buf = larger;
             }
-            job.copy_decoded(&replaced, &parts, &mut buf);
+            job.copy_decoded(&replaced, &laid.parts, &mut buf);
         }
-        let mut missing = Vec::new();
-        for (wanted, part) in job.fields.iter().zip(&parts) {
-            let values = match (&wanted.tool, &wanted.fill) {
-                (None, _) => job.copy(wanted, part, &mut buf)?,
-                // Counted when all samples are in their places, as the others are.
-                (Some(_), Some(_)) => job.lacking(wanted),
-                (Some(_), None) => 0,
-            };
-            missing.extend((values > 0).then(|| (wanted.field.name.clone(), values)));
+        Ok(Ok(Settled { job, bad, laid, buf }))
+    }
+}
+
+impl Settled {
+    /// True when several threads are to copy.
+    fn is_large(&self) -> bool {
+        self.piece_bytes() < self.laid.len
+    }
+
+    /// What each thread copies.
+    fn piece_bytes(&self) -> usize {
+        let threads = (self.job.threads / LARGE_AT_ONCE).max(1);
+        self.laid.len.div_ceil(threads).max(COPY_BYTES_MIN)
+    }
+
+    /// Copy what is stored on this thread.
+    fn finish(mut self) -> Result<Collated> {
+        let (decoded, copies) = self.job.cut(self.buf, &mut self.laid, usize::MAX);
+        let copies = copies.into_iter().map(|copy| self.job.copy(copy));
+        let (buf, missing) = copy::join(decoded, copies.collect::<Result<_>>()?, self.job.fields.len())?;
+        Ok(self.job.collated(self.bad, self.laid, buf, &missing))
+    }
+
+    /// Copy what is stored on several threads, where it is large.
+    async fn collate(mut self, cpu: &Cpu) -> Result<Collated> {
+        if !self.is_large() {
+            return cpu.run(move || self.finish()).await?;
         }
-        let fields = job.fields.iter().zip(parts).map(|(wanted, part)| BatchField {
-            field: wanted.field.clone(),
-            part,
+        let piece_bytes = self.piece_bytes();
+        let (decoded, copies) = self.job.cut(self.buf, &mut self.laid, piece_bytes);
+        let (fields, job) = (self.job.fields.len(), Arc::new(self.job));
+        let copies = copies.into_iter().map(|copy| {
+            let job = Arc::clone(&job);
+            cpu.run(move || job.copy(copy))
         });
-        buf.set_len(len);
-        Ok(Ok(Collated {
-            batch: Some(Batch {
-                epoch: job.epoch,
-                index: job.index,
-                samples: job.picks.len(),
-                fields: fields.collect(),
-                keys: job.picks.iter().map(key_of).collect(),
-                data: buf.freeze(),
-            }),
-            bad,
-            missing,
-            last: job.picks.pop(),
-        }))
+        let copies = try_join_all(copies).await?.into_iter().collect::<Result<_>>()?;
+        let (buf, missing) = copy::join(decoded, copies, fields)?;
+        let job = Arc::try_unwrap(job).map_err(|_| internal("a piece of a batch is still being copied"))?;
+        Ok(job.collated(self.bad, self.laid, buf, &missing))
     }
 }
 

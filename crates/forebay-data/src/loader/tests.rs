@@ -163,7 +163,8 @@ fn spec(world: u32, rank: u32) -> StreamSpec {
         },
         epochs: Some(2),
         memory_bytes_max: 8 << 20,
-        threads: 2,
+        // Several for each batch: tests copy by pieces of a few bytes.
+        threads: 6,
         ..StreamSpec::default()
     }
 }
