@@ -38,18 +38,17 @@ FORMS = [
     ("tar", "tar", ()),
 ]
 
-# Each with the best of 0, 1, 2 and 4 workers on two cores that had other work beside it: to be chosen anew
-# on a quiet machine.
+# Each with the best of 0, 1, 2 and 4 workers on two cores, chosen by `--workers`.
 PEERS = [
     Peer("numpy memmap", "numpy_memmap", "raw", 0, "no loader: one index expression per batch"),
     Peer("pyarrow, Parquet", "pyarrow", "parquet", 1, "1 thread ahead; row groups, shuffled in themselves"),
     Peer("torch DataLoader, memmap", "torch_memmap", "raw", 0, "no workers; shuffled over all"),
     Peer("SPDL, tar", "spdl_tar", "tar", 1, "iter_tarfile; 1 thread; pool of 1,000"),
     Peer("LitData TokensLoader", "litdata", "litdata", 0, "no workers; shuffled by chunks"),
-    Peer("tf.data, TFRecord", "tfdata", "tfrecord", 4, "4 files at a time; pool of 1,000", "tf"),
-    Peer("webdataset", "webdataset", "tar", 0, "no workers; pool of 1,000"),
-    Peer("mosaicml-streaming, MDS", "mosaic", "mds", 2, "2 workers; py1e"),
-    Peer("Grain, ArrayRecord", "grain", "arrayrecord", 1, "1 thread; shuffled over all"),
+    Peer("tf.data, TFRecord", "tfdata", "tfrecord", 0, "one file at a time; pool of 1,000", "tf"),
+    Peer("webdataset", "webdataset", "tar", 2, "2 workers; pool of 1,000"),
+    Peer("mosaicml-streaming, MDS", "mosaic", "mds", 4, "4 workers; py1e"),
+    Peer("Grain, ArrayRecord", "grain", "arrayrecord", 0, "no threads; shuffled over all"),
 ]
 
 
