@@ -239,6 +239,7 @@ impl Loader {
             borrows: spec.bad != BadPolicy::Stop,
             pool: batches,
             cpu,
+            at_once: ready_max,
             clock: Arc::clone(&clock),
             room: Arc::clone(&room),
         };

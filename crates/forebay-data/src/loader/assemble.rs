@@ -96,6 +96,8 @@ pub(super) struct Means {
     pub(super) borrows: bool,
     pub(super) pool: BufPool,
     pub(super) cpu: Cpu,
+    /// Batches that are made side by side.
+    pub(super) at_once: usize,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) room: Arc<Room>,
 }
@@ -186,6 +188,7 @@ impl Assembler {
             record: self.means.record.clone(),
             pool: self.means.pool.clone(),
             threads: self.means.cpu.threads(),
+            copy_threads: self.means.cpu.threads() / self.means.at_once.max(1),
             is_lent: false,
         };
         let (cpu, clock, mark) = (

@@ -5,7 +5,7 @@
 //!                                                                           |
 //! settle: what could not be decoded replaced <------------------------------+
 //!    |
-//!    +--> copies: the other fields, on several threads where they are large --> collated
+//!    +--> the other fields copied, on several threads where they are large (copy.rs) --> collated
 //! ```
 //!
 //! A sample that is bad (its checksum or the size of a field does not hold, a field of fixed size has no value, or it cannot be decoded) is left out; with a policy that goes on, the next
@@ -30,13 +30,10 @@ use super::read::Loaded;
 use super::record::Record;
 use super::spare::Before;
 use crate::schema::Kind;
-use copy::Laid;
+use copy::{Copy, Laid};
 
 /// What one thread copies at least of a batch that several work on: less is done before another one has begun.
 const COPY_BYTES_MIN: usize = if cfg!(test) { 64 } else { 4 << 20 };
-
-/// Large batches are made so many at a time, and share the threads: more of them than threads in a batch would only take turns.
-const LARGE_AT_ONCE: usize = 2;
 
 /// A sample of a batch.
 #[derive(Debug, Clone)]
@@ -78,8 +75,10 @@ pub(super) struct Job {
     pub(super) fields: Arc<[Wanted]>,
     pub(super) record: Record,
     pub(super) pool: BufPool,
-    /// Threads that may work on it.
+    /// Threads that may decode for it.
     pub(super) threads: usize,
+    /// Threads that may copy for it: its share, for as many batches are made side by side, and copying is not worth waiting for a turn.
+    pub(super) copy_threads: usize,
     /// All its samples are one that another batch has lent: what is wrong with that was told there.
     pub(super) is_lent: bool,
 }
@@ -126,11 +125,27 @@ struct Settled {
 /// How far one thread comes with a batch.
 #[derive(Debug)]
 enum Step {
-    Done(Result<Collated, NoneWhole>),
     /// Several are to decode.
     Decode(Prepared),
-    /// Several are to copy.
-    Copy(Settled),
+    Decoded(Rest),
+}
+
+/// What is left to do once everything is decoded.
+#[derive(Debug)]
+enum Rest {
+    Nothing(Result<Collated, NoneWhole>),
+    /// Several threads are to copy.
+    Copy(Copying),
+}
+
+/// A batch that is cut into what several threads copy, each some neighbours.
+#[derive(Debug)]
+struct Copying {
+    job: Job,
+    bad: Vec<BadSample>,
+    laid: Laid,
+    decoded: AlignedBuf,
+    groups: Vec<Vec<Copy>>,
 }
 
 impl Job {
@@ -183,22 +198,22 @@ impl Job {
     ) -> Result<(Result<Collated, NoneWhole>, Duration)> {
         let clock = Arc::clone(clock);
         let (begun, step) = cpu.run(move || (clock.now(), self.step())).await?;
-        let settled = match step? {
-            Step::Done(tried) => return Ok((tried, begun)),
-            Step::Copy(settled) => settled,
+        let rest = match step? {
+            Step::Decoded(rest) => rest,
             Step::Decode(mut prepared) => {
                 let pieces = std::mem::take(&mut prepared.pieces).into_iter().map(|piece| {
                     let job = Arc::clone(&prepared.job);
                     cpu.run(move || job.decode(piece))
                 });
                 let pieces = try_join_all(pieces).await?;
-                match cpu.run(move || prepared.settle(pieces)).await?? {
-                    Ok(settled) => settled,
-                    Err(none) => return Ok((Err(none), begun)),
-                }
+                cpu.run(move || prepared.rest(pieces)).await??
             }
         };
-        Ok((Ok(settled.collate(cpu).await?), begun))
+        let tried = match rest {
+            Rest::Nothing(tried) => tried,
+            Rest::Copy(copying) => Ok(copying.run(cpu).await?),
+        };
+        Ok((tried, begun))
     }
 
     /// As far as this thread is to go alone.
@@ -209,18 +224,14 @@ impl Job {
             .any(|wanted| wanted.tool.as_ref().is_some_and(super::decode::Tool::is_heavy));
         let mut prepared = match self.prepare()? {
             Ok(prepared) => prepared,
-            Err(none) => return Ok(Step::Done(Err(none))),
+            Err(none) => return Ok(Step::Decoded(Rest::Nothing(Err(none)))),
         };
         if is_heavy {
             return Ok(Step::Decode(prepared));
         }
         let pieces = std::mem::take(&mut prepared.pieces).into_iter();
         let pieces = pieces.map(|piece| prepared.job.decode(piece)).collect();
-        Ok(match prepared.settle(pieces)? {
-            Ok(settled) if settled.is_large() => Step::Copy(settled),
-            Ok(settled) => Step::Done(Ok(settled.finish()?)),
-            Err(none) => Step::Done(Err(none)),
-        })
+        prepared.rest(pieces).map(Step::Decoded)
     }
 
     fn prepare(mut self) -> Tried<Prepared> {
@@ -413,9 +424,15 @@ impl Job {
             .count() as u64
     }
 
-    /// The batch in its buffer.
-    fn collated(mut self, bad: Vec<BadSample>, laid: Laid, mut buf: AlignedBuf, missing: &[u64]) -> Collated {
-        let missing = self.fields.iter().zip(missing).filter_map(|(wanted, copied)| {
+    /// The batch, out of what is decoded and what was copied.
+    fn collated(
+        mut self,
+        bad: Vec<BadSample>,
+        laid: Laid,
+        (decoded, copies): (AlignedBuf, Vec<Copy>),
+    ) -> Result<Collated> {
+        let (mut buf, missing) = copy::join(decoded, copies, self.fields.len())?;
+        let missing = self.fields.iter().zip(&missing).filter_map(|(wanted, copied)| {
             let values = match (&wanted.tool, &wanted.fill) {
                 (None, _) => *copied,
                 // Counted when all samples are in their places, as the others are.
@@ -434,7 +451,7 @@ impl Job {
                 part,
             });
         buf.set_len(laid.len);
-        Collated {
+        Ok(Collated {
             batch: Some(Batch {
                 epoch: self.epoch,
                 index: self.index,
@@ -446,7 +463,7 @@ impl Job {
             bad,
             missing,
             last: self.picks.pop(),
-        }
+        })
     }
 
     /// Put the decoded values of samples that take others' places into these.
@@ -465,6 +482,18 @@ impl Job {
 }
 
 impl Prepared {
+    /// Put everything into its place, and copy what is stored unless that is for several threads.
+    fn rest(self, pieces: Vec<Piece>) -> Result<Rest> {
+        let settled = match self.settle(pieces)? {
+            Ok(settled) => settled,
+            Err(none) => return Ok(Rest::Nothing(Err(none))),
+        };
+        match settled.piece_bytes() {
+            Some(piece_bytes) => Ok(Rest::Copy(settled.cut(piece_bytes))),
+            None => Ok(Rest::Nothing(Ok(settled.finish()?))),
+        }
+    }
+
     fn settle(self, pieces: Vec<Piece>) -> Tried<Settled> {
         let (mut buf, undecoded) = join(pieces, self.rest)?;
         let (mut bad, mut laid) = (self.bad, self.laid);
@@ -495,41 +524,56 @@ impl Prepared {
 }
 
 impl Settled {
-    /// True when several threads are to copy.
-    fn is_large(&self) -> bool {
-        self.piece_bytes() < self.laid.len
+    /// What each of several threads is to copy; nothing where one does it all.
+    fn piece_bytes(&self) -> Option<usize> {
+        let fields = self.job.fields.iter().zip(&self.laid.parts);
+        let decoded = fields.filter_map(|(wanted, part)| match part {
+            Part::Fixed(range) if wanted.tool.is_some() => Some(range.end.next_multiple_of(PART_ALIGN)),
+            _ => None,
+        });
+        let stored = self.laid.len.saturating_sub(decoded.max().unwrap_or(0));
+        let is_large = self.job.copy_threads > 1 && stored >= 2 * COPY_BYTES_MIN;
+        is_large.then(|| stored.div_ceil(self.job.copy_threads).max(COPY_BYTES_MIN))
     }
 
-    /// What each thread copies.
-    fn piece_bytes(&self) -> usize {
-        let threads = (self.job.threads / LARGE_AT_ONCE).max(1);
-        self.laid.len.div_ceil(threads).max(COPY_BYTES_MIN)
-    }
-
-    /// Copy what is stored on this thread.
+    /// Copy what is stored.
     fn finish(mut self) -> Result<Collated> {
         let (decoded, copies) = self.job.cut(self.buf, &mut self.laid, usize::MAX);
         let copies = copies.into_iter().map(|copy| self.job.copy(copy));
-        let (buf, missing) = copy::join(decoded, copies.collect::<Result<_>>()?, self.job.fields.len())?;
-        Ok(self.job.collated(self.bad, self.laid, buf, &missing))
+        let copies = copies.collect::<Result<_>>()?;
+        self.job.collated(self.bad, self.laid, (decoded, copies))
     }
 
-    /// Copy what is stored on several threads, where it is large.
-    async fn collate(mut self, cpu: &Cpu) -> Result<Collated> {
-        if !self.is_large() {
-            return cpu.run(move || self.finish()).await?;
-        }
-        let piece_bytes = self.piece_bytes();
+    fn cut(mut self, piece_bytes: usize) -> Copying {
         let (decoded, copies) = self.job.cut(self.buf, &mut self.laid, piece_bytes);
-        let (fields, job) = (self.job.fields.len(), Arc::new(self.job));
-        let copies = copies.into_iter().map(|copy| {
+        Copying {
+            job: self.job,
+            bad: self.bad,
+            laid: self.laid,
+            decoded,
+            groups: copy::groups(copies, piece_bytes),
+        }
+    }
+}
+
+impl Copying {
+    async fn run(self, cpu: &Cpu) -> Result<Collated> {
+        let job = Arc::new(self.job);
+        let groups = self.groups.into_iter().map(|copies| {
             let job = Arc::clone(&job);
-            cpu.run(move || job.copy(copy))
+            cpu.run(move || {
+                let copies = copies.into_iter().map(|copy| job.copy(copy));
+                copies.collect::<Result<Vec<Copy>>>()
+            })
         });
-        let copies = try_join_all(copies).await?.into_iter().collect::<Result<_>>()?;
-        let (buf, missing) = copy::join(decoded, copies, fields)?;
+        let groups = try_join_all(groups).await?;
         let job = Arc::try_unwrap(job).map_err(|_| internal("a piece of a batch is still being copied"))?;
-        Ok(job.collated(self.bad, self.laid, buf, &missing))
+        let (bad, laid, decoded) = (self.bad, self.laid, self.decoded);
+        let collate = move || {
+            let copies = groups.into_iter().collect::<Result<Vec<_>>>()?;
+            job.collated(bad, laid, (decoded, copies.into_iter().flatten().collect()))
+        };
+        cpu.run(collate).await?
     }
 }
 

@@ -163,7 +163,8 @@ fn spec(world: u32, rank: u32) -> StreamSpec {
         },
         epochs: Some(2),
         memory_bytes_max: 8 << 20,
-        // Several for each batch: tests copy by pieces of a few bytes.
+        // Two batches at a time and several threads for each: tests copy by pieces of a few bytes.
+        ready_bytes_max: 1,
         threads: 6,
         ..StreamSpec::default()
     }

@@ -18,7 +18,7 @@ use crate::manifest::Shard;
 use crate::schema::Field;
 use crate::table::{Layout, Samples, Table};
 
-/// Files of a shard that are there and cannot be read are named up to so many; then whoever has them cannot be reached, say, and the rest is not tried.
+/// So many files in a row that are there and cannot be read: whoever has them cannot be reached, say, and what is behind them is not tried.
 const UNREADABLE_MAX: usize = 16;
 
 /// A folder that is verified, over all its shards.
@@ -237,37 +237,56 @@ impl Finder<'_> {
                 continue;
             }
             match self.read(&part, moved).await {
-                Ok(tabulated) => parts.push(self.judge(part, &tabulated, found)),
+                Ok(tabulated) => {
+                    unreadable = 0;
+                    parts.push(self.judge(part, &tabulated, found));
+                }
                 Err(_) if part.len() > 1 => {
                     let behind = part.split_off(part.len() / 2);
                     parts.extend([behind, part]);
                 }
                 Err(error) => {
                     unreadable += usize::from(error.kind() != ErrorKind::NotFound);
-                    self.unreadable(&part, &error, found);
+                    parts.push(self.unreadable(part, &error, found));
                     if unreadable == UNREADABLE_MAX {
-                        let left = parts.iter().flatten();
-                        left.for_each(|one| self.asked(one.candidates.first()));
-                        let message = format!(
-                            "{unreadable} of its files cannot be read, and the others were not tried"
-                        );
-                        found.add_whole(self.shard, DamageKind::Unreadable, message);
-                        return;
+                        return self.give_up(&parts, found);
                     }
                 }
             }
         }
     }
 
-    /// Of samples that cannot be read.
-    fn unreadable(&self, part: &[Intact], error: &Error, found: &mut Found) {
-        for one in part {
+    /// Of samples that cannot be read; those come back of which other files may be meant.
+    fn unreadable(&self, part: Vec<Intact>, error: &Error, found: &mut Found) -> Vec<Intact> {
+        let mut again = Vec::new();
+        for mut one in part {
+            one.tried += 1;
+            if one.tried < one.candidates.len() {
+                again.push(one);
+                continue;
+            }
             self.asked(one.candidates.first());
             let kind = match error.kind() {
                 ErrorKind::NotFound => DamageKind::Missing,
                 _ => DamageKind::Unreadable,
             };
             found.add(self.damage(one.number, kind, None, error.to_string()));
+        }
+        again
+    }
+
+    /// Try nothing of these any more.
+    fn give_up(&self, parts: &[Vec<Intact>], found: &mut Found) {
+        let left: Vec<&Intact> = parts.iter().flatten().collect();
+        for one in &left {
+            self.asked(one.candidates.first());
+        }
+        if !left.is_empty() {
+            let message = format!(
+                "{UNREADABLE_MAX} files in a row cannot be read, and {} samples behind them were not tried",
+                left.len()
+            );
+            found.add_whole(self.shard, DamageKind::Unreadable, message);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Copying stored values into the buffer of a batch: all on one thread, or, where there are many bytes, pieces of them side by side.
 //!
 //! ```text
-//! buffer --cut--> decoded fields | Copy: values of some rows, or offsets | Copy | ...  --copy, on any thread--> --join--> buffer
+//! buffer --cut--> decoded fields | Copy: values of some rows, or offsets | Copy | ...  --groups, copy: on any threads--> --join--> buffer
 //! ```
 
 use std::ops::Range;
@@ -42,7 +42,7 @@ enum What {
 }
 
 impl Job {
-    /// Cut a buffer into what is decoded, which lies before everything else, and the places of stored fields: in pieces of at least so many bytes.
+    /// Cut a buffer into what is decoded, which lies before everything else, and the places of stored fields: those with more bytes than that in pieces of as many.
     pub(super) fn cut(
         &self,
         mut buf: AlignedBuf,
@@ -137,6 +137,24 @@ fn pieces(offsets: &[usize], piece_bytes: usize) -> Vec<Range<usize>> {
     pieces
 }
 
+/// Neighbours together, until they have so many bytes: one thread copies them.
+pub(super) fn groups(copies: Vec<Copy>, bytes: usize) -> Vec<Vec<Copy>> {
+    let mut groups = Vec::new();
+    let (mut group, mut group_bytes) = (Vec::new(), 0);
+    for copy in copies {
+        group_bytes += copy.out.len();
+        group.push(copy);
+        if group_bytes >= bytes {
+            groups.push(std::mem::take(&mut group));
+            group_bytes = 0;
+        }
+    }
+    if !group.is_empty() {
+        groups.push(group);
+    }
+    groups
+}
+
 /// The buffer out of its pieces, and how many values of each field are missing.
 pub(super) fn join(mut buf: AlignedBuf, copies: Vec<Copy>, fields: usize) -> Result<(AlignedBuf, Vec<u64>)> {
     let mut missing = vec![0; fields];
@@ -147,4 +165,53 @@ pub(super) fn join(mut buf: AlignedBuf, copies: Vec<Copy>, fields: usize) -> Res
         }
     }
     Ok((buf, missing))
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_io::Pages;
+
+    use super::*;
+
+    #[test]
+    fn rows_are_cut_where_they_have_enough_bytes() {
+        for (offsets, piece_bytes, expected) in [
+            (&[0][..], 4, &[][..]),
+            (&[0, 0], 4, &[1]),
+            (&[0, 0, 0, 3], 4, &[3]),
+            (&[0, 4, 8, 9], 4, &[1, 2, 3]),
+            (&[0, 3, 6, 9, 9, 9], 4, &[2, 5]),
+            (&[0, 100, 100, 101], 4, &[1, 3]),
+            (&[0, 3, 6, 9], usize::MAX, &[3]),
+        ] {
+            let mut first = 0;
+            for (rows, end) in pieces(offsets, piece_bytes).into_iter().zip(expected) {
+                assert_eq!(rows, first..*end, "{offsets:?}");
+                first = *end;
+            }
+            assert_eq!(first, offsets.len() - 1, "{offsets:?}");
+        }
+    }
+
+    #[test]
+    fn small_pieces_are_copied_together() {
+        let copy = |len: &usize| {
+            let mut out = AlignedBuf::alloc(8192, Pages::default()).unwrap();
+            out.set_len(*len);
+            Copy {
+                field: 0,
+                what: What::Rows(0..0),
+                out,
+                missing: 0,
+            }
+        };
+        let lens = |lens: &[usize]| -> Vec<Vec<usize>> {
+            let groups = groups(lens.iter().map(copy).collect(), 100).into_iter();
+            let lens = groups.map(|group| group.iter().map(|copy| copy.out.len()).collect());
+            lens.collect()
+        };
+        assert_eq!(lens(&[]), Vec::<Vec<usize>>::new());
+        assert_eq!(lens(&[8, 0, 100, 100, 8]), [vec![8, 0, 100], vec![100], vec![8]]);
+        assert_eq!(lens(&[60, 60, 60]), [vec![60, 60], vec![60]]);
+    }
 }

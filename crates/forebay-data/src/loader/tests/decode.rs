@@ -68,6 +68,8 @@ fn decoding(threads: usize) -> StreamSpec {
             ("cls".to_owned(), Decode::Int { missing: None }),
         ],
         memory_bytes_max: 8 << 20,
+        // Two batches at a time, so that several threads copy for each.
+        ready_bytes_max: 1,
         threads,
         ..StreamSpec::default()
     }
@@ -145,35 +147,37 @@ async fn what_cannot_be_decoded_is_a_bad_sample() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("field 'image'"), "{error}");
 
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path().join("bad");
-    let mut keeping = decoding(2);
-    keeping.bad = BadPolicy::Quarantine {
-        max: 3,
-        folder: folder.clone(),
-    };
-    let mut loader = Loader::new(dataset, &keeping).unwrap();
-    let seen = drain_images(&mut loader).await;
-    assert_eq!(seen.len(), 2 * SHARDS * SAMPLES, "batches stay full");
-    for (epoch, number, pixels) in &seen {
-        assert!(!damaged.contains(number));
-        assert_eq!(*pixels, expected(*epoch, *number), "sample {number}");
+    for threads in [2, 6, 16] {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("bad");
+        let mut keeping = decoding(threads);
+        keeping.bad = BadPolicy::Quarantine {
+            max: 3,
+            folder: folder.clone(),
+        };
+        let mut loader = Loader::new(dataset.clone(), &keeping).unwrap();
+        let seen = drain_images(&mut loader).await;
+        assert_eq!(seen.len(), 2 * SHARDS * SAMPLES, "batches stay full");
+        for (epoch, number, pixels) in &seen {
+            assert!(!damaged.contains(number));
+            assert_eq!(*pixels, expected(*epoch, *number), "sample {number}");
+        }
+        assert_eq!(loader.report().bad_samples, 3, "in both epochs");
+        let list = std::fs::read_to_string(folder.join("bad-00000.jsonl")).unwrap();
+        let mut keys = Vec::new();
+        for line in list.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            keys.push(line["key"].as_str().unwrap().to_owned());
+            let files = line["files"].as_array().unwrap();
+            let image = files
+                .iter()
+                .filter_map(|file| file.as_str())
+                .find(|file| file.contains(".image"));
+            assert_eq!(std::fs::read(folder.join(image.unwrap())).unwrap().len(), 60);
+        }
+        keys.sort();
+        assert_eq!(keys, ["s0003", "s0004", "s0041"], "each once");
     }
-    assert_eq!(loader.report().bad_samples, 3, "in both epochs");
-    let list = std::fs::read_to_string(folder.join("bad-00000.jsonl")).unwrap();
-    let mut keys = Vec::new();
-    for line in list.lines() {
-        let line: serde_json::Value = serde_json::from_str(line).unwrap();
-        keys.push(line["key"].as_str().unwrap().to_owned());
-        let files = line["files"].as_array().unwrap();
-        let image = files
-            .iter()
-            .filter_map(|file| file.as_str())
-            .find(|file| file.contains(".image"));
-        assert_eq!(std::fs::read(folder.join(image.unwrap())).unwrap().len(), 60);
-    }
-    keys.sort();
-    assert_eq!(keys, ["s0003", "s0004", "s0041"], "each once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
