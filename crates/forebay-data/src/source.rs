@@ -12,9 +12,11 @@ use futures::stream::{BoxStream, StreamExt};
 /// Pieces read ahead of a pass over a shard: enough to keep a disk or a store busy beside the parsing.
 const PIECES_AHEAD_MAX: usize = 4;
 
-/// Is told of bytes that a pass has read.
+/// Is told of bytes that a pass has read, and which way they came.
 #[derive(Clone)]
-struct Watcher(Arc<dyn Fn(u64) + Send + Sync>);
+struct Watcher(Arc<Watch>);
+
+type Watch = dyn Fn(u64, &Ledger) + Send + Sync;
 
 impl fmt::Debug for Watcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,9 +50,9 @@ impl ShardSource {
         }
     }
 
-    /// Tell `watcher` how many bytes each piece of a pass had, as it is read.
+    /// Tell `watcher` how many bytes each piece of a pass had, as it is read, and which way they came.
     #[must_use]
-    pub fn watched(mut self, watcher: impl Fn(u64) + Send + Sync + 'static) -> Self {
+    pub fn watched(mut self, watcher: impl Fn(u64, &Ledger) + Send + Sync + 'static) -> Self {
         self.watcher = Some(Watcher(Arc::new(watcher)));
         self
     }
@@ -152,7 +154,7 @@ impl ShardSource {
                         .read_into(&source.meta.key, span, buf, &options)
                         .await?;
                     if let Some(watcher) = &source.watcher {
-                        (watcher.0)(span.len());
+                        (watcher.0)(span.len(), &done.ledger);
                     }
                     let bytes = done.buf.freeze().slice(..span.len() as usize);
                     Ok((bytes.into_bytes(), done.ledger))

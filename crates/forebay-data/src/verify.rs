@@ -210,6 +210,14 @@ pub async fn verify(
         tell(&damage);
         report.damages.push(damage);
     }
+    if let (Some(files), true) = (&files, report.is_whole() && !dataset.is_part()) {
+        let misplaced = files.misplaced();
+        report.damages_count += misplaced.len() as u64;
+        for damage in misplaced.into_iter().take(DAMAGES_NAMED_MAX) {
+            tell(&damage);
+            report.damages.push(damage);
+        }
+    }
     Ok(report)
 }
 
@@ -251,7 +259,7 @@ async fn verify_shard(
         return Ok(found);
     };
     if let Some(files) = files {
-        return files.verify_shard(shard, &table, progress).await;
+        return files.verify_shard(number, &table, progress).await;
     }
     let meta = match dataset.store().head(&shard.key).await {
         Ok(meta) => meta,

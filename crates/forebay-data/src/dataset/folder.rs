@@ -341,12 +341,12 @@ impl Dataset {
         self.0.from.folder().map(|folder| folder.set())
     }
 
-    /// One pass over these files of the folder, as a virtual shard of that name. `moved` is told of bytes as they come.
+    /// One pass over these files of the folder, as a virtual shard of that name. `moved` is told of bytes as they come, and which way.
     pub(crate) async fn tabulate_files(
         &self,
         name: &Key,
         shard: FileShard,
-        moved: impl Fn(u64) + Send + Sync + 'static,
+        moved: impl Fn(u64, &Ledger) + Send + Sync + 'static,
     ) -> Result<Tabulated> {
         let meta = meta_of(name.clone(), shard.bytes());
         let folder = Folder::of_one(Arc::clone(self.store()), meta.clone(), shard)?;

@@ -156,7 +156,7 @@ fn pass(
     progress: &Arc<dyn Progress>,
 ) -> impl Future<Output = Result<Tabulated>> + use<> {
     let (format, progress) = (Arc::clone(format), Arc::clone(progress));
-    let source = source.watched(move |bytes| progress.moved(bytes));
+    let source = source.watched(move |bytes, _| progress.moved(bytes));
     async move { Task::spawn(async move { tabulate(&*format, &source).await }).await }
 }
 

@@ -34,7 +34,7 @@ impl Discovered {
         let folder = self.from.folder().ok_or_else(missing)?;
         let progress = Arc::clone(progress);
         let source = self.source(shard, context)?;
-        let source = source.watched(move |bytes| progress.moved(bytes));
+        let source = source.watched(move |bytes, _| progress.moved(bytes));
         folder.peek(&source, samples).await
     }
 }

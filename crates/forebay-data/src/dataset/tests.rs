@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::manifest::SUMS_NAME;
-use crate::verify::{Damage, DamageKind, verify};
+use crate::verify::{Damage, DamageKind, VerifyReport, verify};
 
 fn context() -> Context {
     let config = DiskConfig {

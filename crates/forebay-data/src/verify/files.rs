@@ -3,15 +3,18 @@
 //! Virtual shards follow from the listing: a file more moves all that is behind it, and a class more the labels of the classes behind it. So the bytes of a virtual
 //! shard say nothing about a folder that changed. What was indexed is looked up by the keys of its samples instead and laid out as it was then: files that are missing or have
 //! another size are named, the rest is read and compared with the checksums of its samples, and a file that no sample asks for is one that the manifest does not know.
+//! Where all of that is as it was, the files must also lie in the order that they had: streams lay a folder out by the names of its files.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay_core::{Error, ErrorKind, Key, Result};
+use forebay_core::{Error, ErrorKind, Key, Ledger, Result};
+use futures::TryStreamExt;
+use futures::stream::{self, StreamExt};
 
 use super::{Damage, DamageKind, Found};
-use crate::dataset::{Dataset, Progress};
+use crate::dataset::{Dataset, Progress, at_once};
 use crate::format::Tabulated;
 use crate::format::files::{self, FileSample, FileSet, FileShard, Member};
 use crate::manifest::Shard;
@@ -27,8 +30,8 @@ pub(super) struct Files {
     dataset: Dataset,
     /// The classes of images, with their labels.
     labels: HashMap<String, u32>,
-    /// Files that a sample of the manifest asked for, by their numbers.
-    asked: Vec<AtomicBool>,
+    /// For each file by its number, where its bytes begin over all shards of the manifest, counted from 1; 0 of files that no sample asked for.
+    places: Vec<AtomicU64>,
 }
 
 /// A sample whose files are all there.
@@ -42,6 +45,14 @@ struct Intact {
     tried: usize,
 }
 
+impl Intact {
+    /// The files that are named where it is damaged.
+    fn members(&self) -> &[Member] {
+        let first = self.candidates.first();
+        first.map_or(&[], |first| &first.sample.members)
+    }
+}
+
 /// Files that may be those of a sample.
 #[derive(Debug)]
 struct Candidate {
@@ -50,15 +61,24 @@ struct Candidate {
     files: Vec<usize>,
 }
 
-/// Tells how far a shard is, of which some bytes may be read again, and some not at all.
+/// What was read of a shard, of which some bytes may be read again, and some not at all; tells how far it is.
 #[derive(Debug)]
 struct Moved {
     progress: Arc<dyn Progress>,
     left: AtomicU64,
+    read: Mutex<(u64, Ledger)>,
 }
 
 impl Moved {
-    fn add(&self, bytes: u64) {
+    fn add(&self, bytes: u64, ledger: &Ledger) {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        read.0 += bytes;
+        read.1.merge(ledger);
+        drop(read);
+        self.tell(bytes);
+    }
+
+    fn tell(&self, bytes: u64) {
         let take = |left: u64| Some(left.saturating_sub(bytes));
         let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         self.progress.moved(bytes.min(left.unwrap_or_default()));
@@ -71,55 +91,86 @@ impl Files {
         let Some(set) = dataset.files() else {
             return Ok(None);
         };
-        let asked = (0..set.files()).map(|_| AtomicBool::new(false)).collect();
         Ok(Some(Self {
             labels: labels(dataset, set).await?,
             dataset: dataset.clone(),
-            asked,
+            places: (0..set.files()).map(|_| AtomicU64::new(0)).collect(),
         }))
     }
 
     /// Files that no sample of the manifest asked for, once all shards were verified.
     pub(super) fn unasked(&self) -> Vec<Key> {
         let set = self.dataset.files();
-        let asked = self.asked.iter().enumerate();
-        asked
-            .filter(|(_, asked)| !asked.load(Ordering::Relaxed))
+        let places = self.places.iter().enumerate();
+        places
+            .filter(|(_, place)| place.load(Ordering::Relaxed) == 0)
             .filter_map(|(number, _)| set?.file_key(number))
             .collect()
     }
 
+    /// Files that lie behind others now which lay behind them, of a folder that is as it was but for their names.
+    pub(super) fn misplaced(&self) -> Vec<Damage> {
+        let (mut last, mut damages) = (0, Vec::new());
+        for (number, place) in self.places.iter().enumerate() {
+            let Some(key) = self.dataset.files().and_then(|set| set.file_key(number)) else {
+                continue;
+            };
+            let place = place.load(Ordering::Relaxed);
+            if place < last {
+                let message = format!(
+                    "its name comes behind that of a file which it lay before: streams look for other bytes in its place, until {} takes the new names in",
+                    self.dataset.how_to_index_anew()
+                );
+                damages.push(Damage {
+                    file: Some(key.clone()),
+                    ..Damage::of_shard(&key, DamageKind::SampleCrc, message)
+                });
+            }
+            last = place;
+        }
+        damages
+    }
+
     pub(super) async fn verify_shard(
         &self,
-        shard: &Shard,
+        number: usize,
         table: &Table,
         progress: &Arc<dyn Progress>,
     ) -> Result<Found> {
         let mut found = Found::default();
-        let (Layout::Samples(samples), Some(set)) = (&table.layout, self.dataset.files()) else {
+        let shards = self.dataset.shards();
+        let (Layout::Samples(samples), Some(set), Some(shard)) =
+            (&table.layout, self.dataset.files(), shards.get(number))
+        else {
             return Ok(found);
         };
+        let before = shards.iter().take(number).map(|shard| shard.raw_bytes);
         let finder = Finder {
             files: self,
             set,
             shard,
+            base: before.sum(),
             table,
             samples,
         };
         let moved = Arc::new(Moved {
             progress: Arc::clone(progress),
             left: AtomicU64::new(shard.stored_bytes),
+            read: Mutex::default(),
         });
         let intact = (0..samples.len()).filter_map(|number| finder.find(number, &mut found));
         finder.compare(intact.collect(), &moved, &mut found).await;
-        moved.add(shard.stored_bytes);
+        moved.tell(shard.stored_bytes);
+        let read = moved.read.lock().unwrap_or_else(PoisonError::into_inner);
+        (found.bytes, found.ledger) = read.clone();
+        drop(read);
         Ok(found)
     }
 
-    /// A sample asked for this file.
-    fn ask(&self, file: usize) {
-        if let Some(asked) = self.asked.get(file) {
-            asked.store(true, Ordering::Relaxed);
+    /// A sample asked for this file, whose bytes are to begin there.
+    fn ask(&self, file: usize, place: u64) {
+        if let Some(known) = self.places.get(file) {
+            known.store(place + 1, Ordering::Relaxed);
         }
     }
 }
@@ -134,8 +185,9 @@ async fn labels(dataset: &Dataset, set: &FileSet) -> Result<HashMap<String, u32>
         let classes = set.classes().iter().cloned();
         return Ok(classes.zip(0..).collect());
     }
-    for number in 0..dataset.shards().len() {
-        let table = dataset.table(number).await?;
+    let tables = (0..dataset.shards().len()).map(|number| dataset.table(number));
+    let mut tables = stream::iter(tables).buffered(at_once());
+    while let Some(table) = tables.try_next().await? {
         let Layout::Samples(samples) = &table.layout else {
             continue;
         };
@@ -159,6 +211,8 @@ struct Finder<'a> {
     files: &'a Files,
     set: &'a FileSet,
     shard: &'a Shard,
+    /// Bytes of all shards before it.
+    base: u64,
     table: &'a Table,
     samples: &'a Samples,
 }
@@ -182,14 +236,16 @@ impl Finder<'_> {
             let fitting: Vec<&files::Found> = of_field.clone().filter(|file| file.size == size).collect();
             if !fitting.is_empty() {
                 meant.push((*column, fitting));
-            } else if let Some(other) = of_field.clone().next() {
-                self.files.ask(other.number);
-                let message = format!("{} bytes instead of {size}", other.size);
-                let file = Some(other.key.clone());
-                found.add(self.damage(number, DamageKind::Size, file, message));
-            } else {
-                found.add(self.missing(number, key, field));
+                continue;
             }
+            let others: Vec<&files::Found> = of_field.collect();
+            for other in &others {
+                self.files.ask(other.number, self.base);
+            }
+            found.add(match others[..] {
+                [] => self.missing(number, key, field),
+                _ => self.other_size(number, &others, size),
+            });
         }
         let label = label.and_then(|_| self.files.labels.get(class_of(key)).copied());
         let candidates: Vec<Candidate> = (0..meant.iter().map(|(_, files)| files.len()).max()?)
@@ -204,14 +260,37 @@ impl Finder<'_> {
             });
         }
         // What is there of it is not new.
-        self.asked(candidates.first());
+        self.asked(number, candidates.first());
         None
     }
 
-    fn asked(&self, candidate: Option<&Candidate>) {
-        for file in candidate.iter().flat_map(|candidate| &candidate.files) {
-            self.files.ask(*file);
+    /// A sample has asked for its files.
+    fn asked(&self, number: usize, candidate: Option<&Candidate>) {
+        let start = self.samples.starts.get(number).copied().unwrap_or_default();
+        let mut place = self.base + start;
+        if let Some(candidate) = candidate {
+            for (file, member) in candidate.files.iter().zip(&candidate.sample.members) {
+                self.files.ask(*file, place);
+                place += member.size;
+            }
         }
+    }
+
+    /// Of an image, the manifest does not know which of several that are called so it was.
+    fn other_size(&self, number: usize, others: &[&files::Found], size: u64) -> Damage {
+        if let [other] = others {
+            let message = format!("{} bytes instead of {size}", other.size);
+            return self.damage(number, DamageKind::Size, Some(other.key.clone()), message);
+        }
+        let names: Vec<String> = others
+            .iter()
+            .map(|other| format!("{:?} {}", other.key, other.size))
+            .collect();
+        let message = format!(
+            "none of these has the {size} bytes that it had: {}",
+            names.join(", ")
+        );
+        self.damage(number, DamageKind::Size, None, message)
     }
 
     /// Of an image, the manifest does not know how its name ended.
@@ -265,12 +344,16 @@ impl Finder<'_> {
                 again.push(one);
                 continue;
             }
-            self.asked(one.candidates.first());
+            self.asked(one.number, one.candidates.first());
             let kind = match error.kind() {
                 ErrorKind::NotFound => DamageKind::Missing,
                 _ => DamageKind::Unreadable,
             };
-            found.add(self.damage(one.number, kind, None, error.to_string()));
+            let file = match one.members() {
+                [only] => Some(only.key.clone()),
+                _ => None,
+            };
+            found.add(self.damage(one.number, kind, file, error.to_string()));
         }
         again
     }
@@ -279,7 +362,7 @@ impl Finder<'_> {
     fn give_up(&self, parts: &[Vec<Intact>], found: &mut Found) {
         let left: Vec<&Intact> = parts.iter().flatten().collect();
         for one in &left {
-            self.asked(one.candidates.first());
+            self.asked(one.number, one.candidates.first());
         }
         if !left.is_empty() {
             let message = format!(
@@ -301,14 +384,14 @@ impl Finder<'_> {
         let moved = Arc::clone(moved);
         self.files
             .dataset
-            .tabulate_files(&self.shard.key, laid, move |bytes| moved.add(bytes))
+            .tabulate_files(&self.shard.key, laid, move |bytes, ledger| {
+                moved.add(bytes, ledger);
+            })
             .await
     }
 
     /// Compare what was read of these samples with what was indexed; those come back of which other files may be meant.
     fn judge(&self, read: Vec<Intact>, tabulated: &Tabulated, found: &mut Found) -> Vec<Intact> {
-        found.ledger.merge(&tabulated.ledger);
-        found.bytes += tabulated.raw_bytes;
         let Layout::Samples(now) = &tabulated.table.layout else {
             return Vec::new();
         };
@@ -316,7 +399,7 @@ impl Finder<'_> {
         for (mut one, crc) in read.into_iter().zip(&now.crcs) {
             if self.samples.crcs.get(one.number) == Some(crc) {
                 found.samples_whole += 1;
-                self.asked(one.candidates.get(one.tried));
+                self.asked(one.number, one.candidates.get(one.tried));
                 continue;
             }
             one.tried += 1;
@@ -324,7 +407,7 @@ impl Finder<'_> {
                 again.push(one);
                 continue;
             }
-            self.asked(one.candidates.first());
+            self.asked(one.number, one.candidates.first());
             found.add(self.other(&one));
         }
         let is_all = is_all && again.is_empty() && found.damages_count == 0;
@@ -337,12 +420,8 @@ impl Finder<'_> {
     /// A sample that has other bytes than it had.
     fn other(&self, one: &Intact) -> Damage {
         let number = one.number;
-        let members = one
-            .candidates
-            .first()
-            .map(|first| first.sample.members.as_slice());
         let what = format!("sample {number} does not have its checksum");
-        let (file, message) = match members.unwrap_or_default() {
+        let (file, message) = match one.members() {
             [only] => (Some(only.key.clone()), what),
             several => {
                 let names: Vec<String> = several.iter().map(|member| format!("{:?}", member.key)).collect();

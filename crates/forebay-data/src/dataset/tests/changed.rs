@@ -216,3 +216,88 @@ async fn a_file_that_goes_meanwhile_stops_nothing() {
     assert_eq!((kinds, report.samples_whole), (vec![DamageKind::Missing], 4));
     assert_eq!(report.damages[0].key.as_deref(), Some("cat/1"));
 }
+
+/// A folder of 60 images, opened, and what is found when it is verified after that.
+async fn found_after(change: impl AsyncFn(&dyn Store)) -> VerifyReport {
+    let names: Vec<String> = (0..60).map(|number| format!("cat/{number:02}.jpg")).collect();
+    let store = indexed(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let options = OpenOptions {
+        check: Check::WhenRead,
+        ..OpenOptions::default()
+    };
+    let opened = Dataset::open(Arc::clone(&store), &context(), &options).await;
+    let opened = opened.unwrap();
+    change(&*store).await;
+    verify(&opened, &options.progress, |_| {}).await.unwrap()
+}
+
+#[tokio::test]
+async fn many_files_that_cannot_be_read_end_nothing_where_others_can() {
+    let report = found_after(async |store| {
+        for number in (0..60).step_by(2) {
+            put(store, &format!("cat/{number:02}.jpg"), "").await;
+        }
+    })
+    .await;
+    assert_eq!(report.samples_whole, 30);
+    let damages = report.damages.iter().zip((0..60).step_by(2));
+    assert_eq!(report.damages_count, 30);
+    for (damage, number) in damages {
+        assert_eq!(damage.kind, DamageKind::Unreadable);
+        let file = damage.file.as_ref().map(Key::as_str);
+        assert_eq!(file, Some(&*format!("cat/{number:02}.jpg")));
+    }
+}
+
+#[tokio::test]
+async fn files_that_are_gone_end_nothing_however_many_follow_each_other() {
+    let report = found_after(async |store| {
+        for number in 20..40 {
+            let gone = key(&format!("cat/{number:02}.jpg"));
+            store.delete(&gone).await.unwrap();
+        }
+    })
+    .await;
+    assert_eq!(report.samples_whole, 40);
+    let kinds: Vec<_> = report.damages.iter().map(|damage| damage.kind).collect();
+    assert_eq!(kinds, [DamageKind::Missing; 20]);
+    let first = report.damages[0].file.as_ref().map(Key::as_str);
+    assert_eq!(first, Some("cat/20.jpg"));
+}
+
+#[tokio::test]
+async fn what_is_read_in_vain_is_counted() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for number in 0..4 {
+        put(&*store, &format!("cat/{number}.jpg"), &"image".repeat(20_000)).await;
+    }
+    let opened = Dataset::open(Arc::clone(&store), &context(), &saving()).await;
+    let opened = opened.unwrap();
+    // Several pieces are read before the last file fails, and its neighbours again without it.
+    put(&*store, "cat/3.jpg", "").await;
+    let report = verify(&opened, &saving().progress, |_| {}).await.unwrap();
+    assert_eq!((report.samples_whole, report.damages_count), (3, 1));
+    assert!(report.bytes > 3 * 100_000 + 64_000, "{}", report.bytes);
+    assert_eq!(report.bytes, report.ledger.bytes());
+}
+
+#[tokio::test]
+async fn files_of_another_order_are_named() {
+    // Capitals come first, so `a.PNG` lay before `a.json`.
+    let files = ["a.PNG", "a.json", "b.json", "b.png", "c.json"];
+    let store = indexed(&files).await;
+    assert_eq!(found(&store).await, (vec![], 3));
+    store.delete(&key("a.PNG")).await.unwrap();
+    put(&*store, "a.png", "a.PNG").await;
+    let expected = vec![named(DamageKind::SampleCrc, "a.png")];
+    assert_eq!(found(&store).await, (expected, 3));
+}
+
+#[tokio::test]
+async fn of_several_images_of_a_name_and_other_sizes_all_are_told() {
+    let store = indexed(&["cat/0.jpg", "cat/1.jpg"]).await;
+    put(&*store, "cat/1.jpg", "longer than before").await;
+    put(&*store, "cat/1.bmp", "longer than that").await;
+    let expected = vec![named(DamageKind::Size, "cat/1")];
+    assert_eq!(found(&store).await, (expected, 1));
+}

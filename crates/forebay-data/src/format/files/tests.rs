@@ -287,3 +287,46 @@ async fn a_file_that_shrank_or_went_is_named() {
     let error = shard.tabulate(&store, &context()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
+
+/// A directory of frames, as renderers name them: all have the same before their first dot, and finding one looks at few of the others.
+#[test]
+fn images_that_share_what_is_before_the_dot_are_found_by_their_keys() {
+    let names: Vec<String> = (0..50_000)
+        .map(|number| format!("shot/frame_a.{number:06}.png"))
+        .collect();
+    let files: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 7)).collect();
+    let images = FileLayout::Images(ImageFields::arrays());
+    let set = set_of(images.clone(), &files, 1 << 20).unwrap();
+    for (number, (key, ..)) in samples(&set).into_iter().enumerate() {
+        let found = set.find(&key);
+        let numbers: Vec<usize> = found.iter().map(|file| file.number).collect();
+        assert_eq!(numbers, [number], "{key}");
+    }
+    assert_eq!(set.find("shot/frame_a_000007_jpg"), []);
+
+    // Whatever may be meant is found, by each way to spell it.
+    let files = [
+        "c/a.b_c.png",
+        "c/a_b.c.png",
+        "c/a_b_c.png",
+        "c/a_b_c_png.png",
+        "c/a.b.png",
+        "c/a_b",
+    ];
+    let set = set_of(images, &files.map(|name| (name, 7)), 1 << 20).unwrap();
+    let found = |key: &str| -> Vec<String> {
+        let found = set.find(key).into_iter();
+        let mut names: Vec<String> = found.map(|file| file.key.to_string()).collect();
+        names.sort_unstable();
+        names
+    };
+    let named =
+        |names: &[&str]| -> Vec<String> { names.iter().map(|name| format!("root/c/{name}")).collect() };
+    assert_eq!(
+        found("c/a_b_c_png"),
+        named(&["a.b_c.png", "a_b.c.png", "a_b_c.png", "a_b_c_png.png"])
+    );
+    assert_eq!(found("c/a_b"), named(&["a_b.c.png"]));
+    assert_eq!(found("c/a"), named(&["a.b.png", "a.b_c.png"]));
+    assert!(found("d/a").is_empty() && found("").is_empty());
+}

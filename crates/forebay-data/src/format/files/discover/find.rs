@@ -25,15 +25,12 @@ impl FileSet {
     /// that alone (`0`) where it does not; which of the two it was is told by the images that there were, so both are looked for.
     pub(crate) fn find(&self, key: &str) -> Vec<Found> {
         let (dir, name) = key.rsplit_once('/').unwrap_or(("", key));
-        let mut numbers: Vec<usize> = self.named(dir, name).collect();
+        let Some(dir) = self.in_dir(dir) else {
+            return Vec::new();
+        };
+        let mut numbers: Vec<usize> = self.beginning(&dir, &format!("{name}.")).collect();
         if self.layout != FileLayout::Tree {
-            for (at, _) in name.match_indices('_') {
-                let stem = name.get(..at).unwrap_or_default();
-                numbers.extend(
-                    self.named(dir, stem)
-                        .filter(|number| self.whole_name(*number) == name),
-                );
-            }
+            numbers.extend(self.called(&dir, name));
         }
         numbers
             .into_iter()
@@ -68,28 +65,45 @@ impl FileSet {
         })
     }
 
-    /// What an image is called that is not alone in having what is before its dot.
-    fn whole_name(&self, number: usize) -> String {
-        let name = self.files.get(number).map_or("", |file| self.name(file));
-        name.replace('.', "_")
+    /// The images of some neighbours that are called so by all of their name, in which each `_` may stand for a dot. A directory may have a hundred thousand that share
+    /// what is before the first dot, so their names are spelled from the left: of all ways to do so, those that no file begins with are left alone.
+    fn called(&self, files: &Range<usize>, name: &str) -> Vec<usize> {
+        let mut parts = name.split('_');
+        let first = parts.next().unwrap_or_default().to_owned();
+        let mut spelled = vec![(self.beginning(files, &first), first)];
+        for part in parts {
+            let longer = spelled.iter().flat_map(|(files, begin)| {
+                ['.', '_'].map(|between| {
+                    let begin = format!("{begin}{between}{part}");
+                    (self.beginning(files, &begin), begin)
+                })
+            });
+            spelled = longer.filter(|(files, _)| !files.is_empty()).collect();
+        }
+        let whole = spelled.into_iter().filter_map(|(files, name)| {
+            let first = self.files.get(files.start).filter(|_| !files.is_empty())?;
+            (self.name(first) == name).then_some(files.start)
+        });
+        whole.collect()
     }
 
-    /// The files of a directory that have this before the first dot of their names: they are sorted, and those lie side by side.
-    fn named(&self, dir: &str, stem: &str) -> Range<usize> {
-        let Ok(dir) = self
+    /// The files of a directory.
+    fn in_dir(&self, dir: &str) -> Option<Range<usize>> {
+        let found = self
             .dirs
-            .binary_search_by(|known| known.split('/').cmp(dir.split('/')))
-        else {
-            return 0..0;
-        };
-        let (dir, begin) = (dir as u32, format!("{stem}."));
-        let start = self
-            .files
-            .partition_point(|file| (file.dir, self.name(file)) < (dir, begin.as_str()));
-        let files = self.files.get(start..).unwrap_or_default().iter();
-        let len = files
-            .take_while(|file| file.dir == dir && self.name(file).starts_with(&begin))
-            .count();
-        start..start + len
+            .binary_search_by(|known| known.split('/').cmp(dir.split('/')));
+        let dir = found.ok()? as u32;
+        let start = self.files.partition_point(|file| file.dir < dir);
+        let end = self.files.partition_point(|file| file.dir <= dir);
+        Some(start..end)
+    }
+
+    /// Those of some neighbours in a directory whose names begin so: they are sorted, and those lie side by side.
+    fn beginning(&self, files: &Range<usize>, begin: &str) -> Range<usize> {
+        let among = self.files.get(files.clone()).unwrap_or_default();
+        let start = among.partition_point(|file| self.name(file) < begin);
+        let among = among.get(start..).unwrap_or_default();
+        let len = among.partition_point(|file| self.name(file).starts_with(begin));
+        files.start + start..files.start + start + len
     }
 }
