@@ -4,7 +4,7 @@
 //! an array of events that is written as they happen; viewers read it also when its end is missing, so a run that was killed leaves a trace too.
 //!
 //! Each stream has a file of its own: `NAME.json`; of one rank among several `NAME-00003.json`, by its number; and `NAME.2.json` or `NAME-00003.2.json` of the second
-//! one that this process opens under that name. What earlier processes left is written over.
+//! one that this process opens under that name. What earlier processes left is written over. A trace that is full says so in its last event.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ use super::stalls::Stations;
 use crate::order::OrderSpec;
 
 /// Events of one trace: about 200 MB of text, more than viewers like to open.
-const EVENTS_MAX: u64 = 1_000_000;
+const EVENTS_MAX: u64 = if cfg!(test) { 64 } else { 1_000_000 };
 
 /// What stands behind the last event.
 const CLOSING: &[u8] = b"\n]\n";
@@ -159,10 +159,18 @@ impl Tracer {
 
     fn write(&self, event: &Value) {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        if out.is_over || out.events >= EVENTS_MAX || out.failure.is_some() {
+        if out.is_over || out.events > EVENTS_MAX || out.failure.is_some() {
             return;
         }
-        out.failure = out.put(event).err();
+        let put = if out.events == EVENTS_MAX {
+            let name = format!("the trace is full: {EVENTS_MAX} events");
+            out.put(
+                &json!({"ph": "i", "s": "g", "name": name, "pid": self.rank, "tid": 0, "ts": event["ts"]}),
+            )
+        } else {
+            out.put(event)
+        };
+        out.failure = put.err();
     }
 
     /// The stream begins elsewhere: more comes, also where it was at its end.
@@ -178,7 +186,7 @@ impl Tracer {
         match out.failure.take().or(closed.err()) {
             Some(error) => {
                 // Behind a torn event, nothing is an event.
-                out.events = EVENTS_MAX;
+                out.events = EVENTS_MAX + 1;
                 Err(failed(error, &self.path))
             }
             None => Ok(()),
@@ -293,6 +301,26 @@ mod tests {
         block();
         tracer.finish().unwrap();
         assert_eq!(events(&path), begun + 4);
+    }
+
+    #[test]
+    fn a_trace_that_is_full_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("trace.json");
+        let tracer = Tracer::create(&path, &order(0, 1)).unwrap();
+        for _ in 0..EVENTS_MAX {
+            tracer.block(0, 0, 1, &super::super::read::Times::default());
+        }
+        tracer.finish().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let events: Vec<Value> = serde_json::from_str(&text).unwrap();
+        assert_eq!(events.len() as u64, EVENTS_MAX + 1);
+        let last = &events[events.len() - 1];
+        assert_eq!(
+            (&last["ph"], last["name"].as_str()),
+            (&"i".into(), Some("the trace is full: 64 events"))
+        );
+        assert!(last["ts"].is_number());
     }
 
     #[test]
