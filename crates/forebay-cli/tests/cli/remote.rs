@@ -1,5 +1,6 @@
 //! The same verbs on a real S3 server, where one is given by the variables that `cargo xtask servers` prints.
 
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use forebay_core::{Seed, env};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::sandbox::{Ran, Sandbox};
+use super::streaming::{read, shard};
 
 /// A sandbox whose environment leads to the test server, and a prefix of its own there; `None` without a server.
 fn server() -> Option<(Sandbox, String)> {
@@ -277,5 +279,51 @@ fn folders_are_packed_into_a_bucket_and_out_of_it() {
             .count(),
         0
     );
+    sandbox.run(["rm", "-r", &url]).exits(0);
+}
+
+/// Shards of somebody else, without an index.
+#[test]
+fn data_sets_in_a_bucket_are_indexed_inspected_and_streamed() {
+    let Some((sandbox, url)) = server() else { return };
+    for number in 0..3 {
+        let name = format!("train-{number:03}.tar");
+        std::fs::write(sandbox.path(&name), shard(number, 40)).unwrap();
+        sandbox.run(["cp", &name, &format!("{url}/{name}")]).exits(0);
+    }
+    let stream = |more: &[&str]| {
+        let all = [
+            &["stream", "--json", "--keys", "--shuffle", "--lanes", "4", &url],
+            more,
+        ]
+        .concat();
+        let (keys, report) = read(&sandbox.run(all).exits(0));
+        assert_eq!(report["bytes"], report["ledger"]["verified_bytes"]);
+        keys
+    };
+    sandbox
+        .run(["index", &url])
+        .exits(0)
+        .says(&["120 samples in 3 shards"]);
+    let keys = stream(&[]);
+    assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), 120);
+    assert_eq!(stream(&["--cache", "cache:1GiB"]), keys);
+    assert_eq!(stream(&["--cache", "cache:1GiB"]), keys);
+    sandbox.run(["verify", &url]).exits(0);
+    let one = format!("{url}/train-001.tar");
+    let found = sandbox
+        .run([
+            "inspect",
+            "--json",
+            &one,
+            "--sample",
+            "01-00007",
+            "--extract",
+            "out",
+        ])
+        .exits(0)
+        .json_lines();
+    assert_eq!(found[0]["number"], 7);
+    assert_eq!(sandbox.read("out/01-00007.cls"), b"7");
     sandbox.run(["rm", "-r", &url]).exits(0);
 }
