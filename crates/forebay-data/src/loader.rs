@@ -135,6 +135,7 @@ pub struct Loader {
     room: Arc<Room>,
     record: Record,
     ready: mpsc::Receiver<Result<Made>>,
+    course: Course,
     /// The batch that was being waited for when the wait was given up.
     pending: Option<Made>,
     /// Behind the last batch handed over.
@@ -232,7 +233,7 @@ impl Loader {
             fed,
         };
         let means = Means {
-            course,
+            course: course.clone(),
             readers,
             fields,
             record: record.clone(),
@@ -251,6 +252,7 @@ impl Loader {
             room,
             record,
             ready,
+            course,
             pending: None,
             at,
             is_over: false,
@@ -275,9 +277,11 @@ impl Loader {
     async fn take(&mut self) -> Option<Result<Batch>> {
         let asked = self.clock.now();
         if self.pending.is_none() {
-            match self.ready.recv().await? {
-                Ok(made) => self.pending = Some(made),
-                Err(error) => return Some(Err(error)),
+            match self.ready.recv().await {
+                Some(Ok(made)) => self.pending = Some(made),
+                Some(Err(error)) => return Some(Err(error)),
+                None if self.course.is_over(&self.at.leg, self.at.batch) => return None,
+                None => return Some(Err(internal("batches ended before the last one"))),
             }
         }
         let done = self.pending.as_mut()?.collating.done().await;
@@ -324,9 +328,18 @@ impl Loader {
         self.at.leg.position(self.at.batch)
     }
 
-    /// Batches of one epoch, the same on every rank. An epoch of a mixture is as long as all its data sets together.
+    /// Batches of the epoch that the next batch is in, the same on every rank: one that a run with other ranks began may have fewer than those behind it. An epoch of a
+    /// mixture is as long as all its data sets together.
     pub fn batches(&self) -> u64 {
-        self.at.leg.epoch_batches()
+        let At { leg, batch } = &self.at;
+        let after = (*batch >= self.course.batches(leg)).then(|| self.course.after(leg));
+        after.flatten().as_ref().unwrap_or(leg).epoch_batches()
+    }
+
+    /// Whether the last batch handed over was that of its epoch.
+    pub fn is_between_epochs(&self) -> bool {
+        let At { leg, batch } = &self.at;
+        *batch > 0 && batch.is_multiple_of(leg.epoch_batches().max(1))
     }
 
     /// What is streamed.
@@ -345,6 +358,10 @@ impl Drop for Loader {
     fn drop(&mut self) {
         self.record.totals().grew(self.room.grown_bytes());
     }
+}
+
+fn internal(message: &str) -> Error {
+    Error::new(ErrorKind::Internal, "stream", message)
 }
 
 /// A batch without a whole sample, of which there is none before it that could take their places.

@@ -86,6 +86,14 @@ impl State {
         }
     }
 
+    /// Stop after an error, to begin there once more next time: what is behind it would go missing without a word.
+    fn stop_here(&mut self, py: Python<'_>) {
+        if let Ok(outlook) = Outlook::new(&self.sources, &self.spec, Some(&self.position())) {
+            let gone = self.stop(outlook);
+            drop_inside(py, self.process, gone);
+        }
+    }
+
     /// Stop, to begin elsewhere next time.
     fn stop(&mut self, outlook: Outlook) -> Option<Loader> {
         self.outlook = outlook;
@@ -155,14 +163,24 @@ impl PyNativeStream {
         let state = self.state_mut(py)?;
         let process = state.process;
         let loader = state.loader(py).map_err(|error| errors::raise(py, &error))?;
-        let next = wait(py, process, async { loader.next_batch().await.transpose() })?;
-        let next = next.map(|batch| Py::new(py, PyNativeBatch::new(process, batch, &state.sources)));
-        let next = next.transpose()?;
-        if let Some(next) = &next {
-            self.taken += 1;
-            self.last = Some((next.clone_ref(py), before));
-        }
-        Ok(next)
+        let batch = match wait(py, process, async { Ok(loader.next_batch().await) })? {
+            None => return Ok(None),
+            Some(Ok(batch)) => batch,
+            Some(Err(error)) => {
+                state.stop_here(py);
+                return Err(errors::raise(py, &error));
+            }
+        };
+        let next = PyNativeBatch {
+            is_last: loader.is_between_epochs(),
+            batches_ahead: loader.batches(),
+            batch: ForkGuard::new(batch),
+            sources: ForkGuard::new(Inside::new(process, state.sources.clone())),
+        };
+        let next = Py::new(py, next)?;
+        self.taken += 1;
+        self.last = Some((next.clone_ref(py), before));
+        Ok(Some(next))
     }
 
     /// Where it stands after the first `given` batches, as JSON.
@@ -253,15 +271,8 @@ fn to_json(py: Python<'_>, value: &impl Serialize) -> PyResult<String> {
 pub(crate) struct PyNativeBatch {
     batch: ForkGuard<Batch>,
     sources: ForkGuard<Inside<Sources>>,
-}
-
-impl PyNativeBatch {
-    fn new(process: &'static Process, batch: Batch, sources: &Sources) -> Self {
-        Self {
-            batch: ForkGuard::new(batch),
-            sources: ForkGuard::new(Inside::new(process, sources.clone())),
-        }
-    }
+    is_last: bool,
+    batches_ahead: u64,
 }
 
 /// Name, bytes, and offsets where samples have different sizes.
@@ -279,6 +290,18 @@ impl PyNativeBatch {
     #[getter]
     fn index(&self) -> u64 {
         self.batch.get_anywhere().index()
+    }
+
+    /// Whether it is the last of its epoch.
+    #[getter]
+    fn is_last(&self) -> bool {
+        self.is_last
+    }
+
+    /// Batches of the epoch that the one behind it is in.
+    #[getter]
+    fn batches_ahead(&self) -> u64 {
+        self.batches_ahead
     }
 
     fn __len__(&self) -> usize {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import io
 import json
 import os
@@ -124,6 +125,20 @@ def data(tmp_path: Path) -> Path:
     for number in range(SHARDS):
         write_shard(folder / f"train-{number:03}.tar", number)
     return folder
+
+
+def damage(folder: Path, key: str) -> None:
+    """Change a sample of the data set."""
+    path = folder / f"train-{int(key[:2]):03}.tar"
+    path.write_bytes(path.read_bytes().replace(f"caption {key}".encode(), f"CAPTION {key}".encode()))
+
+
+@contextlib.contextmanager
+def out_of_reach(folder: Path) -> Iterator[None]:
+    """Have a folder be elsewhere for a while; its files stay what they are."""
+    away = folder.rename(folder.with_name("away"))
+    yield
+    away.rename(folder)
 
 
 def names(stream: Iterable[Any]) -> list[str]:

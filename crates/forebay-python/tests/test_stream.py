@@ -167,6 +167,7 @@ def test_arguments_of_a_wrong_type_are_named(data: Path) -> None:
         ("url", [data, 5], "url is a path or a URL, and cannot be 5"),
         ("manifest", 5, "manifest cannot be 5"),
         ("fields", 5, "fields cannot be 5"),
+        ("trace", 5, "trace is a path or a URL, and cannot be 5"),
         ("weights", 0.5, "weights cannot be 0.5"),
         ("weights", ["half"], "weights: "),
         ("shuffle", "yes", "shuffle: "),

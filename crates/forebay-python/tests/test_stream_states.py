@@ -13,7 +13,7 @@ from typing import Any
 
 import forebay
 import pytest
-from conftest import SAMPLES, keys, names, write_shard
+from conftest import SAMPLES, damage, keys, names, out_of_reach, write_shard
 
 pytest.importorskip("numpy")
 
@@ -45,6 +45,41 @@ def test_a_state_goes_on_where_it_was(data: Path) -> None:
         forebay.stream(data, **{**options, "seed": 8}).load_state_dict(state)
     with pytest.raises(forebay.CorruptDataError):
         first.load_state_dict({"version": "x"})
+
+
+def test_a_stream_that_failed_tries_once_more(data: Path) -> None:
+    forebay.stream(data, batch_size=10, save_index=True).close()
+    stream = forebay.stream(data, batch_size=10, epochs=2)
+    with out_of_reach(data):
+        for _ in range(2):
+            with pytest.raises(forebay.NotFoundError):
+                next(stream)
+    assert names(stream) == keys() * 2
+    assert stream.report()["samples"] == 2 * len(keys())
+    damage(data, "01-0015")
+    stream = forebay.stream(data, batch_size=10)
+    assert names(next(stream) for _ in range(4)) == keys()[:40]
+    state = stream.state_dict()
+    for _ in range(2):
+        with pytest.raises(forebay.CorruptDataError, match="01-0015"):
+            next(stream)
+        assert stream.state_dict() == state
+    assert stream.report()["bad_samples"] == 1
+
+
+def test_epochs_behind_one_that_other_ranks_began_are_whole(data: Path) -> None:
+    options: dict[str, Any] = {"epochs": 3, "seed": 4, "shuffle": True, "lanes": 4}
+    first = forebay.stream(data, batch_size=8, **options)
+    for _ in range(3):
+        next(first)
+    # 96 samples are left of 120: two batches of 40, where whole epochs have three.
+    second = forebay.stream(data, batch_size=40, **options)
+    assert len(second) == 3
+    second.load_state_dict(first.state_dict())
+    assert len(second) == 2
+    # Behind the last batch of an epoch, it is that of the next one.
+    seen = [(batch.epoch, len(second)) for batch in second]
+    assert seen == [(0, 2), (0, 3)] + [(1, 3)] * 3 + [(2, 3)] * 3
 
 
 def test_states_that_are_none_are_refused(data: Path) -> None:

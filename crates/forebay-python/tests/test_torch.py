@@ -14,7 +14,7 @@ from typing import Any
 
 import forebay
 import pytest
-from conftest import Script, keys, names, value, write_shard
+from conftest import Script, damage, keys, names, out_of_reach, value, write_shard
 
 np = pytest.importorskip("numpy")
 pytest.importorskip("torch")
@@ -135,6 +135,51 @@ def test_a_loop_after_a_state_gives_the_rest(data: Path, given: int, device: str
         loops = [names(loader) for _ in range(4)]
     assert [key for loop in loops for key in loop] == everything[10 * given :]
     assert len(loops[0]) == 10 * (12 - given % 12)
+
+
+def test_a_loop_after_an_error_goes_on(data: Path, device: str | None) -> None:
+    from forebay.torch import StreamLoader
+
+    forebay.stream(data, batch_size=10, save_index=True).close()
+    with StreamLoader(data, batch_size=10, device=device, epochs=2) as loader:
+        with out_of_reach(data):
+            for _ in range(2):
+                with pytest.raises(forebay.NotFoundError):
+                    next(iter(loader))
+        # Nothing of that epoch was given: it comes.
+        assert [names(loader) for _ in range(3)] == [keys(), keys(), []]
+    damage(data, "02-0005")
+    with StreamLoader(data, batch_size=10, device=device) as loader:
+        for _ in range(2):
+            seen = []
+            with pytest.raises(forebay.CorruptDataError, match="02-0005"):
+                for batch in loader:
+                    seen.append(batch["__key__"].list())
+            # Of a device, the batch before it was on its way.
+            assert len(seen) == (5 if device else 6)
+            assert loader.report()["bad_samples"] == 1
+
+
+def test_epochs_behind_one_that_other_ranks_began_are_whole(data: Path, device: str | None) -> None:
+    from forebay.torch import StreamLoader
+
+    options: dict[str, Any] = {"seed": 4, "shuffle": True, "lanes": 4}
+    with StreamLoader(data, batch_size=8, **options) as first:
+        begun = names(next(first) for _ in range(3))
+        state = first.state_dict()
+    with StreamLoader(data, batch_size=40, device=device, **options) as loader:
+        loader.load_state_dict(state)
+        assert len(loader) == 2
+        seen = []
+        for _ in range(3):
+            epoch = iter(loader)
+            seen.append([(batch["__key__"].list(), len(loader)) for batch in epoch])
+        # 96 samples are left of 120: two batches of 40, where whole epochs have three.
+        assert [[length for _, length in epoch] for epoch in seen] == [[2, 3], [3, 3, 3], [3, 3, 3]]
+        rest = [key for batch, _ in seen[0] for key in batch]
+        assert len(set(begun + rest)) == 24 + 80
+        for epoch in seen[1:]:
+            assert sorted(key for batch, _ in epoch for key in batch) == keys()
 
 
 def test_loops_over_a_mixture_begin_where_an_epoch_would(data: Path, device: str | None) -> None:
@@ -655,6 +700,17 @@ def test_epochs_that_cannot_be_are_refused(data: Path) -> None:
     for number in (np.int64(2), torch.tensor(2)):
         dataset.set_epoch(number)  # type: ignore[arg-type]
         assert next(iter(dataset)).epoch == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_is_no_data_set_for_a_loader(data: Path, workers: int) -> None:
+    from forebay.torch import StreamLoader
+    from torch.utils.data import DataLoader
+
+    with StreamLoader(data, batch_size=10) as loader:
+        with pytest.raises(forebay.UnsupportedError, match="put a StreamDataset"):
+            next(iter(DataLoader(loader, batch_size=None, num_workers=workers)))  # type: ignore[arg-type]
+        assert sorted(names(loader)) == keys()
 
 
 @pytest.mark.parametrize("workers", [0, 1])

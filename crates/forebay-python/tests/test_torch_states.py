@@ -12,7 +12,7 @@ from typing import Any
 
 import forebay
 import pytest
-from conftest import keys, names
+from conftest import damage, keys, names, out_of_reach
 
 pytest.importorskip("numpy")
 pytest.importorskip("torch")
@@ -274,7 +274,14 @@ def test_after_the_state_of_an_epoch_that_was_ended_a_whole_one_is_given(
     state = loader.state_dict()
     again = stateful(made(data, epoch), workers, **others)
     again.load_state_dict(state)
-    assert lists(again) == lists(stateful(made(data, epoch), workers))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert lists(again) == lists(stateful(made(data, epoch), workers))
+        assert lists(again) == lists(stateful(made(data, epoch), workers))
+    if workers == 0:
+        # Once; workers tell it on stderr.
+        ends = [str(one.message) for one in told if "is the end of epoch 2" in str(one.message)]
+        assert len(ends) == (1 if epoch == 2 else 0)
 
 
 @pytest.mark.timeout(300)
@@ -323,3 +330,51 @@ def test_workers_of_all_ranks_go_on_from_the_state_of_one(data: Path) -> None:
         forebay.PreconditionError, match=r"worker \d of 2 on each of 2 .* worker \d of 3 on each of 2 ranks"
     ):
         names(other)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("given", [4, 5])
+def test_workers_in_the_order_of_the_shards_go_on(data: Path, given: int) -> None:
+    options: dict[str, Any] = {"batch_size": 5, "shuffle": False}
+    whole = lists(stateful(made(data, **options), 2))
+    assert sorted(key for batch in whole for key in batch) == keys()
+    loader = stateful(made(data, **options), 2)
+    assert lists(iter(loader), given) == whole[:given]
+    state = loader.state_dict()
+    again = stateful(made(data, **options), 2)
+    again.load_state_dict(state)
+    assert lists(again) == whole[given:]
+    # Where one worker has given a batch more, batches of another size cut the samples elsewhere.
+    for batch_size in (4, 10):
+        other = stateful(made(data, **{**options, "batch_size": batch_size}), 2)
+        other.load_state_dict(state)
+        with pytest.raises(forebay.PreconditionError, match=f"batch_size was 5 and is {batch_size}: workers"):
+            names(other)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_a_state_survives_a_data_set_that_cannot_be_opened(
+    data: Path, workers: int, persistent: bool
+) -> None:
+    others: dict[str, Any] = {"persistent_workers": True} if persistent else {}
+    whole = lists(stateful(made(data, 2), workers))
+    loader = stateful(made(data, 2), workers, **others)
+    assert lists(iter(loader), 5) == whole[:5]
+    state = loader.state_dict()
+    del loader
+    again = stateful(made(data, 2), workers, **others)
+    again.load_state_dict(state)
+    with out_of_reach(data):
+        for _ in range(2):
+            with pytest.raises(forebay.NotFoundError):
+                lists(again)
+    assert lists(again) == whole[5:]
+
+
+def test_bad_samples_of_an_iteration_are_told(data: Path) -> None:
+    damage(data, "01-0004")
+    dataset = made(data, bad="skip:2")
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="1 bad samples were left out of epoch 0"):
+            assert len(names(dataset)) == len(keys())

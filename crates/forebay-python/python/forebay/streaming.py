@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from forebay._batches import Batch, Decoded, Keys, Ragged, _dtype, _numpy
 from forebay._forebay import InvalidInputError, NativeBatch, NativeStream, UnsupportedError
@@ -130,8 +130,11 @@ def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
         given[name] = None if given[name] is None else _listed(name, given[name])
     given["last"] = _last(given["drop_last"], given["last"])
     if isinstance(given["format"], Mapping):
-        given["format"] = json.dumps(dict(given["format"]))
-    given["trace"] = None if given["trace"] is None else os.fspath(given["trace"])
+        try:
+            given["format"] = json.dumps(dict(given["format"]))
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(f"format: {error}") from error
+    given["trace"] = None if given["trace"] is None else _path("trace", given["trace"])
     decode = given["decode"]
     if not isinstance(decode, Mapping | None):
         raise InvalidInputError(f"decode: a dict says how each field is decoded, not {decode!r}")
@@ -168,6 +171,18 @@ def _fingerprint(position: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(common, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
+class Ahead(NamedTuple):
+    """A batch that is made and not given yet."""
+
+    # Its number in its epoch, and whether it is the last one there.
+    index: int
+    is_last: bool
+    # Batches of the epoch that the one behind it is in.
+    batches: int
+    # The batch, or what ``transform`` made of it.
+    value: Any
+
+
 class Stream(Iterator[Batch]):
     """Batches of a data set; made by ``forebay.stream``. For one thread at a time."""
 
@@ -195,6 +210,7 @@ class Stream(Iterator[Batch]):
         self._native = NativeStream(urls, {**options, "decode": _by_threads(decode)})
         self._schema = self._native.schema()
         self._samples = self._native.samples
+        # Of the epoch that the next batch is in.
         self._batches = self._native.batches
         # Position and report that it was closed with.
         self._left: tuple[str, str] | None = None
@@ -250,7 +266,10 @@ class Stream(Iterator[Batch]):
         return self._fingerprint
 
     def __len__(self) -> int:
-        """Batches of one epoch, the same on every rank."""
+        """Batches of the epoch that the next batch is in, the same on every rank.
+
+        All epochs have as many, but for one that was begun by another number of ranks, or in other batches.
+        """
         return self._batches
 
     def __iter__(self) -> Self:
@@ -266,19 +285,19 @@ class Stream(Iterator[Batch]):
                 raise StopIteration
             # From here to the caller nothing is called, so no interruption comes between: whatever ends this
             # earlier, the batch comes again, and the state is the one before it.
-            self.index, result = ahead
+            self.index, self._batches = ahead.index, ahead.batches
             self._given += 1
         finally:
             self._is_busy = False
-        return result
+        return ahead.value
 
     def skip(self) -> None:
         """Leave out a batch that ``transform`` raised for, which would come again."""
         if _alone(getattr, self._native, "taken") > self._given:
             self._given += 1
 
-    def _look(self) -> tuple[int, Any] | None:
-        """Make the next batch, and tell its number in the epoch; None after the last.
+    def _look(self) -> Ahead | None:
+        """Make the next batch; None after the last.
 
         It counts as given once ``_given`` is raised, and until then it is the next one. Whoever does that
         calls nothing between raising it and keeping the batch: Python looks for Ctrl-C at calls. Until then
@@ -292,7 +311,8 @@ class Stream(Iterator[Batch]):
             self._given_before = self._given
             self._transform_s_before = self._transform_s - self._transform_s_unseen
         batch = self._batch(native)
-        return batch.index, batch if self._transform is None else self._transformed(batch)
+        value = batch if self._transform is None else self._transformed(batch)
+        return Ahead(batch.index, native.is_last, native.batches_ahead, value)
 
     def _position_after(self) -> str:
         """Tell, as JSON, where it will stand once the batch that ``_look`` made is given."""

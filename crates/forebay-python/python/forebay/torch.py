@@ -19,7 +19,7 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -30,7 +30,7 @@ from forebay._forebay import InvalidInputError, NotFoundError, PreconditionError
 from forebay._places import Place, told
 from forebay._ranks import Ranks, launcher
 from forebay._tensors import RaggedTensor, apply, tensors
-from forebay.streaming import _SHARED, Stream, _number, checked, look_through, stream
+from forebay.streaming import _SHARED, Ahead, Stream, _number, checked, look_through, stream
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -159,10 +159,12 @@ class StreamLoader:
         self.stream: Stream = (
             _open_together(prepare, on=lambda: self.device) if check_ranks else _open(prepare())
         )
-        # The batch that is given next, with where the stream stood before it and whether it is the last of
-        # its epoch; and the one behind it, on its way to the device.
-        self._next: tuple[Any, dict[str, Any], bool] | None = None
-        self._after: tuple[Any, dict[str, Any], bool] | None = None
+        # The batch that is given next, with where the stream stood before it; and the one behind it, on its
+        # way to the device.
+        self._next: tuple[Ahead, dict[str, Any]] | None = None
+        self._after: tuple[Ahead, dict[str, Any]] | None = None
+        # Batches of the epoch that is given next, or is under way.
+        self._batches = len(self.stream)
         # Where it stood when it was closed, if not where the stream did.
         self._left: dict[str, Any] | None = None
         # Whether the last batch that was given ends its epoch, and whether one was given since it began, or
@@ -179,11 +181,21 @@ class StreamLoader:
         return self.device is not None and self.device.type == "cuda"
 
     def __len__(self) -> int:
-        """Batches of one epoch, the same on every rank."""
-        return len(self.stream)
+        """Batches of the epoch that the next batch is in, the same on every rank.
+
+        All epochs have as many, but for one that was begun by another number of ranks, or in other batches.
+        """
+        return self._batches
 
     def __iter__(self) -> Iterator[Any]:
         return _Epoch(self)
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Tell who puts it into a ``DataLoader``, or asks for one batch, what to do instead."""
+        raise UnsupportedError(
+            "a StreamLoader gives its batches in order and is no data set for a DataLoader: iterate over it "
+            "in the place of the DataLoader, or put a StreamDataset of the same arguments into one"
+        )
 
     def _begin(self) -> int:
         """Begin an iteration: where the last one left off at the end of an epoch, else with the next one."""
@@ -202,10 +214,10 @@ class StreamLoader:
         # From here to the caller nothing is called, so no interruption comes between: whatever ends this
         # earlier, the batch comes again, and the state is the one before it.
         self._next, self._after = self._after, None
-        self._epoch_begun, self._epoch_over = True, ready[2]
-        return ready[0]
+        self._epoch_begun, self._epoch_over, self._batches = True, ready.is_last, ready.batches
+        return ready.value
 
-    def _ready(self) -> tuple[Any, dict[str, Any], bool] | None:
+    def _ready(self) -> Ahead | None:
         """Have the next batch at hand, as ``_next``, and with a device the one behind it on its way.
 
         None at the end of an epoch, and of all of them. Whoever gives the batch to the caller moves
@@ -216,13 +228,15 @@ class StreamLoader:
             return None
         if self._next is None:
             self._fetch()
-        ready = self._next
-        if ready is None or self._side is None:
+        if self._next is None:
+            return None
+        ready = self._next[0]
+        if self._side is None:
             return ready
         # By its number: torch takes longer to find it in a device than to copy a small batch.
         current = torch.cuda.current_stream(self.device.index)  # type: ignore[union-attr]
         current.wait_stream(self._side)
-        apply(ready[0], lambda value: _record(value, current))
+        apply(ready.value, lambda value: _record(value, current))
         if self._after is None:
             self._fetch()
         return ready
@@ -238,17 +252,15 @@ class StreamLoader:
             ahead = stream._look()
             if ahead is None:
                 return
-            index, batch = ahead
-            # Of a mixture, which has no epochs of its own, as many batches as its data sets have together.
-            is_last = (index + 1) % max(len(self), 1) == 0
-            moved = self._move(batch) if self._side is None else self._send(batch)
+            moved = self._move(ahead.value) if self._side is None else self._send(ahead.value)
+            taken = (ahead._replace(value=moved), state)
             # From here on nothing is called: the stream has given the batch once the loader has it, not
             # before.
             if self._next is None:
-                self._next = (moved, state, is_last)
+                self._next = taken
             else:
-                self._after = (moved, state, is_last)
-            stream.index = index
+                self._after = taken
+            stream.index, stream._batches = ahead.index, ahead.batches
             stream._given += 1
         finally:
             stream._is_busy = False
@@ -295,6 +307,7 @@ class StreamLoader:
         self.stream.load_state_dict(state)
         self._next = self._after = None
         self._epoch_begun = self._epoch_over = False
+        self._batches = len(self.stream)
 
     def report(self) -> dict[str, Any]:
         """Tell what the stream did; see ``forebay.Stream``.
@@ -351,11 +364,11 @@ class _Epoch(Iterator[Any]):
             raise StopIteration
         # As in the loader's own, once more: the way through it would be a call with the batch in hand.
         loader._next, loader._after = loader._after, None
-        loader._epoch_begun, loader._epoch_over = True, ready[2]
-        return ready[0]
+        loader._epoch_begun, loader._epoch_over, loader._batches = True, ready.is_last, ready.batches
+        return ready.value
 
     def __len__(self) -> int:
-        """Batches of one epoch."""
+        """Batches of the epoch."""
         return len(self._loader)
 
 
@@ -482,7 +495,8 @@ def _agree(states: list[dict[str, Any]]) -> None:
     """Refuse to begin where ranks see another data set or have other settings: they would miss samples."""
     differing = [rank for rank, other in enumerate(states) if other != states[0]]
     if differing:
-        keys = sorted(key for key in states[0] if states[differing[0]].get(key) != states[0][key])
+        other = states[differing[0]]
+        keys = sorted(key for key in {*states[0], *other} if other.get(key) != states[0].get(key))
         raise InvalidInputError(
             f"ranks {', '.join(map(str, differing))} stream something else than rank 0 does: "
             f"{', '.join(keys)} differ; do they all see the same shards and the same _forebay.fbi?"
@@ -565,9 +579,9 @@ class StreamDataset(IterableDataset[Any]):
         self._place = Place()
         self._loaded: Place | None = None
         # Shared with workers that live on from one epoch to the next, and by those that do not: the epoch,
-        # whether an iteration has given something, whether there is nothing more to say about that, and
-        # whether the last one was begun by workers.
-        self._share(torch.zeros(4, dtype=torch.int64, device="cpu"))
+        # whether an iteration has given something, whether there is nothing more to say about that, whether
+        # the last one was begun by workers, and the number behind an epoch that a loaded state had ended.
+        self._share(torch.zeros(5, dtype=torch.int64, device="cpu"))
         if check_ranks:
             # Workers cannot ask each other.
             _open_together(prepare, must_compare=True).close()
@@ -579,10 +593,10 @@ class StreamDataset(IterableDataset[Any]):
             said.share_memory_()  # type: ignore[no-untyped-call, unused-ignore]
         self._said = said
         parts = said.split(1)  # type: ignore[no-untyped-call, unused-ignore]
-        self._epoch, self._has_given, self._is_settled, self._has_workers = parts
+        self._epoch, self._has_given, self._is_settled, self._has_workers, self._ended = parts
 
     def __getstate__(self) -> dict[str, Any]:
-        shared = dict.fromkeys(("_epoch", "_has_given", "_is_settled", "_has_workers"))
+        shared = dict.fromkeys(("_epoch", "_has_given", "_is_settled", "_has_workers", "_ended"))
         return {**vars(self), **shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -595,8 +609,16 @@ class StreamDataset(IterableDataset[Any]):
         self._epoch[0] = _number("epoch", epoch, _EPOCH_BITS)
         self._is_settled[0] = 1
 
-    def _tell_of_repetition(self) -> None:
-        """Warn once of an epoch that is given again, if nobody has chosen it."""
+    def _tell_of_repetition(self, epoch: int) -> None:
+        """Warn once of an epoch that is given again: nobody has chosen it, or a state was of its end."""
+        if self._ended[0] == epoch + 1:
+            self._ended[0] = 0
+            warnings.warn(
+                f"the state that was loaded is the end of epoch {epoch}, which is given again now: call "
+                f"set_epoch({epoch + 1}) for the next one",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         if self.options.get("shuffle") and self._has_given[0] and not self._is_settled[0]:
             self._is_settled[0] = 1
             warnings.warn(
@@ -648,43 +670,54 @@ class StreamDataset(IterableDataset[Any]):
                 "their torchdata.stateful_dataloader.StatefulDataLoader; forebay.torch.StreamLoader goes on "
                 "with other numbers"
             )
-        # Here, not with the first batch: loaders of torch make iterators in their workers, and have what was
-        # loaded until all of these are made.
+        # Here, not with the first batch: the loaders of torchdata have what was loaded until all their
+        # workers have made their iterators, and no longer. So what is loaded is opened here as well: where
+        # that fails in one of them, the next attempt goes on from the state.
         epoch = int(self._epoch[0])
         place.enter(epoch)
+        if loaded is not None and place.is_over and self._speaks(worker):
+            self._ended[0] = epoch + 1
+        opened = None if loaded is None or place.is_over else self._open(place, epoch)
         self._place, self._loaded = place, None
-        return self._batches(place, epoch, loaded)
+        return self._batches(place, epoch, opened, is_loaded=loaded is not None)
 
-    def _batches(self, place: Place, epoch: int, loaded: Place | None) -> Iterator[Any]:
+    def _speaks(self, worker: dict[str, int] | None) -> bool:
+        """Say whether this is the one that speaks for all workers of all ranks."""
+        return not self.options.get("rank") and (worker is None or worker["id"] == 0)
+
+    def _batches(self, place: Place, epoch: int, opened: Stream | None, *, is_loaded: bool) -> Iterator[Any]:
         worker = place.worker
-        # The one that speaks for all workers of all ranks.
-        is_first = not self.options.get("rank") and (worker is None or worker["id"] == 0)
-        try:
-            if is_first and loaded is None:
-                self._tell_of_repetition()
-            if place.is_over:
-                return
-            batches = self._open(place, epoch)
-        except BaseException:
-            # Else the next iteration would be a whole epoch, without a word.
-            self._loaded = self._loaded or loaded
-            raise
-        with batches:
+        is_first = self._speaks(worker)
+        if is_first and not is_loaded:
+            self._tell_of_repetition(epoch)
+        if place.is_over:
+            return
+        with opened or self._open(place, epoch) as batches:
             while (ahead := batches._look()) is not None:
-                index, batch = ahead
                 # Views of memory, which a transform may give, cannot be pickled: torch would wait for ever.
-                ready = tensors(batch) if worker is None else apply(tensors(batch), sendable)
+                value = tensors(ahead.value)
+                ready = value if worker is None else apply(value, sendable)
                 position = batches._position_after()
-                is_over = (index + 1) % max(len(batches), 1) == 0
                 if is_first:
                     # By this one alone: others may give their first batch before it has begun.
                     self._has_given[0] = 1
                 # From here to the caller nothing is called, so no interruption comes between: whatever ends
                 # this earlier, the state is the one before the batch.
-                batches.index = index
+                batches.index, batches._batches = ahead.index, ahead.batches
                 batches._given += 1
-                place.position, place.is_over = position, is_over
+                place.position, place.is_over = position, ahead.is_last
                 yield ready
+            self._tell_of_bad(batches, epoch)
+
+    def _tell_of_bad(self, batches: Stream, epoch: int) -> None:
+        """Warn of samples that were left out: nobody else has the report of a stream of a worker."""
+        bad = batches.report().get("bad_samples", 0)
+        if bad:
+            warnings.warn(
+                f"{bad} bad samples were left out of epoch {epoch}; forebay verify names them",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def _open(self, place: Place, epoch: int) -> Stream:
         """Open the stream of an iteration where it begins, with what it has left."""
@@ -696,14 +729,33 @@ class StreamDataset(IterableDataset[Any]):
         options["epochs"] = epoch + 1
         batches = stream(self.url, **options)
         try:
-            begin = batches.state_dict() if place.position is None else json.loads(place.position)
+            begin = batches.state_dict()
             if place.position is None:
                 begin = _at_epoch(begin, epoch, len(batches))
+            else:
+                begin = self._fitting(json.loads(place.position), begin, place.worker)
             batches.load_state_dict(begin)
         except BaseException:
             batches.close()
             raise
         return batches
+
+    def _fitting(
+        self, position: dict[str, Any], own: Mapping[str, Any], worker: dict[str, int] | None
+    ) -> dict[str, Any]:
+        """Refuse the place of a worker among others whose batches have another size, which cut the samples.
+
+        Workers do not stand at the same place. In a shuffled order each has lanes of its own, whatever its
+        batches are; in the order of the shards they take turns, batch by batch.
+        """
+        if worker is not None and not self.options.get("shuffle") and position["batch"] != own["batch"]:
+            ranks = worker["workers"] * worker["world"]
+            raise PreconditionError(
+                f"batch_size was {position['batch'] // ranks} and is {own['batch'] // ranks}: workers of a "
+                "StreamDataset that does not shuffle go on with the batches that they had; "
+                "forebay.torch.StreamLoader goes on with others"
+            )
+        return position
 
 
 def _worker(options: Mapping[str, Any]) -> dict[str, int] | None:
