@@ -157,7 +157,7 @@ struct At {
 pub struct Outlook {
     /// Where it begins.
     pub position: Position,
-    /// Batches of one epoch, the same on every rank.
+    /// Batches of the epoch that it begins in, the same on every rank.
     pub batches: u64,
     /// The fields of its batches, as they are there.
     pub fields: Vec<Field>,
@@ -178,7 +178,7 @@ impl Outlook {
         Ok(Self {
             is_over: course.is_over(&leg, batch),
             position: leg.position(batch),
-            batches: leg.epoch_batches(),
+            batches: course.epoch_batches_at(&leg, batch),
             fields: fields.iter().map(|wanted| wanted.field.clone()).collect(),
         })
     }
@@ -280,7 +280,7 @@ impl Loader {
             match self.ready.recv().await {
                 Some(Ok(made)) => self.pending = Some(made),
                 Some(Err(error)) => return Some(Err(error)),
-                None if self.course.is_over(&self.at.leg, self.at.batch) => return None,
+                None if self.is_at_end() => return None,
                 None => return Some(Err(internal("batches ended before the last one"))),
             }
         }
@@ -331,9 +331,12 @@ impl Loader {
     /// Batches of the epoch that the next batch is in, the same on every rank: one that a run with other ranks began may have fewer than those behind it. An epoch of a
     /// mixture is as long as all its data sets together.
     pub fn batches(&self) -> u64 {
-        let At { leg, batch } = &self.at;
-        let after = (*batch >= self.course.batches(leg)).then(|| self.course.after(leg));
-        after.flatten().as_ref().unwrap_or(leg).epoch_batches()
+        self.course.epoch_batches_at(&self.at.leg, self.at.batch)
+    }
+
+    /// Whether nothing is left behind the last batch handed over.
+    pub fn is_at_end(&self) -> bool {
+        self.course.is_over(&self.at.leg, self.at.batch)
     }
 
     /// Whether the last batch handed over was that of its epoch.

@@ -211,12 +211,10 @@ pub async fn verify(
         report.damages.push(damage);
     }
     if let (Some(files), true) = (&files, report.is_whole() && !dataset.is_part()) {
-        let misplaced = files.misplaced();
-        report.damages_count += misplaced.len() as u64;
-        for damage in misplaced.into_iter().take(DAMAGES_NAMED_MAX) {
-            tell(&damage);
-            report.damages.push(damage);
-        }
+        let (count, misplaced) = files.misplaced();
+        report.damages_count += count;
+        misplaced.iter().for_each(&mut tell);
+        report.damages.extend(misplaced);
     }
     Ok(report)
 }

@@ -88,10 +88,9 @@ impl State {
 
     /// Stop after an error, to begin there once more next time: what is behind it would go missing without a word.
     fn stop_here(&mut self, py: Python<'_>) {
-        if let Ok(outlook) = Outlook::new(&self.sources, &self.spec, Some(&self.position())) {
-            let gone = self.stop(outlook);
-            drop_inside(py, self.process, gone);
-        }
+        self.outlook.position = self.position();
+        let gone = self.loader.take();
+        drop_inside(py, self.process, gone);
     }
 
     /// Stop, to begin elsewhere next time.
@@ -167,7 +166,9 @@ impl PyNativeStream {
             None => return Ok(None),
             Some(Ok(batch)) => batch,
             Some(Err(error)) => {
-                state.stop_here(py);
+                if !loader.is_at_end() {
+                    state.stop_here(py);
+                }
                 return Err(errors::raise(py, &error));
             }
         };

@@ -137,8 +137,10 @@ def damage(folder: Path, key: str) -> None:
 def out_of_reach(folder: Path) -> Iterator[None]:
     """Have a folder be elsewhere for a while; its files stay what they are."""
     away = folder.rename(folder.with_name("away"))
-    yield
-    away.rename(folder)
+    try:
+        yield
+    finally:
+        away.rename(folder)
 
 
 def names(stream: Iterable[Any]) -> list[str]:

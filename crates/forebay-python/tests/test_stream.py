@@ -181,6 +181,11 @@ def test_arguments_of_a_wrong_type_are_named(data: Path) -> None:
             forebay.stream(**given)
 
 
+def test_parameters_of_a_format_are_named(data: Path) -> None:
+    with pytest.raises(forebay.InvalidInputError, match="^format: .*not JSON serializable"):
+        forebay.stream(data, batch_size=5, format={"name": "wds", "columns": {"cls"}})
+
+
 def test_one_field_needs_no_list(data: Path) -> None:
     assert set(next(forebay.stream(data, batch_size=5, fields="cls"))) == {"cls", "__key__"}
     with pytest.raises(forebay.InvalidInputError, match="'jpg'"):

@@ -80,6 +80,12 @@ def test_epochs_behind_one_that_other_ranks_began_are_whole(data: Path) -> None:
     # Behind the last batch of an epoch, it is that of the next one.
     seen = [(batch.epoch, len(second)) for batch in second]
     assert seen == [(0, 2), (0, 3)] + [(1, 3)] * 3 + [(2, 3)] * 3
+    # Of 8 samples that are left, none is full: the next epoch comes.
+    for _ in range(11):
+        next(first)
+    second.load_state_dict(first.state_dict())
+    assert len(second) == 3
+    assert [batch.epoch for batch in second] == [1, 1, 1, 2, 2, 2]
 
 
 def test_states_that_are_none_are_refused(data: Path) -> None:

@@ -265,23 +265,26 @@ def test_stateful_loaders_go_on(data: Path, workers: int, places: list[int], oth
 @pytest.mark.parametrize("epoch", [2, 3])
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
 def test_after_the_state_of_an_epoch_that_was_ended_a_whole_one_is_given(
-    data: Path, workers: int, persistent: bool, epoch: int
+    data: Path, workers: int, persistent: bool, epoch: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     others: dict[str, Any] = {"persistent_workers": True} if persistent else {}
     loader = stateful(made(data, 2), workers, **others)
     assert len(lists(loader)) == 12
     # Taken after the `for`: torchdata begins anew from there, so the epoch must be the next one, not again 2.
     state = loader.state_dict()
+    if workers:
+        # Those that are forked keep what they warn of to themselves, as pytest does.
+        others["multiprocessing_context"] = "spawn"
     again = stateful(made(data, epoch), workers, **others)
     again.load_state_dict(state)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         assert lists(again) == lists(stateful(made(data, epoch), workers))
         assert lists(again) == lists(stateful(made(data, epoch), workers))
-    if workers == 0:
-        # Once; workers tell it on stderr.
-        ends = [str(one.message) for one in told if "is the end of epoch 2" in str(one.message)]
-        assert len(ends) == (1 if epoch == 2 else 0)
+    # Once, by workers on stderr.
+    own = [str(one.message) for one in told]
+    theirs = capfd.readouterr().err
+    assert "\n".join([*own, theirs]).count("is the end of epoch 2") == (1 if epoch == 2 else 0)
 
 
 @pytest.mark.timeout(300)
@@ -372,9 +375,35 @@ def test_a_state_survives_a_data_set_that_cannot_be_opened(
     assert lists(again) == whole[5:]
 
 
-def test_bad_samples_of_an_iteration_are_told(data: Path) -> None:
+def test_bad_samples_of_an_iteration_are_told(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from torch.utils.data import DataLoader
+
     damage(data, "01-0004")
     dataset = made(data, bad="skip:2")
     for _ in range(2):
         with pytest.warns(RuntimeWarning, match="1 bad samples were left out of epoch 0"):
             assert len(names(dataset)) == len(keys())
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="spawn")
+    assert len(names(loader)) == len(keys())
+    assert "1 bad samples were left out of epoch 0" in capfd.readouterr().err
+
+
+def test_a_look_at_a_copy_leaves_the_place(data: Path) -> None:
+    from torch.utils.data import DataLoader
+
+    whole = lists(made(data))
+    dataset = made(data)
+    batches = iter(dataset)
+    assert lists(batches, 3) == whole[:3]
+    state = dataset.state_dict()
+    assert lists(iter(copy.copy(dataset)), 1) == whole[:1]
+    assert dataset.state_dict() == state
+    dataset.load_state_dict(state)
+    assert lists(iter(copy.copy(dataset)), 1) == whole[3:4]
+    assert lists(dataset) == whole[3:]
+    # Nor does it hide that workers stream.
+    workers = iter(DataLoader(dataset, batch_size=None, num_workers=2))
+    next(workers)
+    next(iter(copy.copy(dataset)))
+    with pytest.raises(forebay.UnsupportedError, match="workers stream"):
+        dataset.state_dict()

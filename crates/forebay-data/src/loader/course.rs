@@ -111,6 +111,12 @@ impl Course {
         batch >= self.batches(leg) && self.after(leg).is_none()
     }
 
+    /// Batches of the epoch that a batch of a leg is in; behind the last one, of the epoch after that.
+    pub(super) fn epoch_batches_at(&self, leg: &Leg, batch: u64) -> u64 {
+        let after = (batch >= self.batches(leg)).then(|| self.after(leg));
+        after.flatten().as_ref().unwrap_or(leg).epoch_batches()
+    }
+
     fn find(&self, position: &Position) -> Result<(Leg, u64)> {
         match &self.kind {
             Kind::One(order) => {

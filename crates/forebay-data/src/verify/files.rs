@@ -13,7 +13,7 @@ use forebay_core::{Error, ErrorKind, Key, Ledger, Result};
 use futures::TryStreamExt;
 use futures::stream::{self, StreamExt};
 
-use super::{Damage, DamageKind, Found};
+use super::{DAMAGES_NAMED_MAX, Damage, DamageKind, Found};
 use crate::dataset::{Dataset, Progress, at_once};
 use crate::format::Tabulated;
 use crate::format::files::{self, FileSample, FileSet, FileShard, Member};
@@ -108,15 +108,18 @@ impl Files {
             .collect()
     }
 
-    /// Files that lie behind others now which lay behind them, of a folder that is as it was but for their names.
-    pub(super) fn misplaced(&self) -> Vec<Damage> {
-        let (mut last, mut damages) = (0, Vec::new());
+    /// Files that lie behind others now which lay behind them, of a folder that is as it was but for their names: how many, and the first of them.
+    pub(super) fn misplaced(&self) -> (u64, Vec<Damage>) {
+        let (mut last, mut count, mut damages) = (0, 0, Vec::new());
         for (number, place) in self.places.iter().enumerate() {
-            let Some(key) = self.dataset.files().and_then(|set| set.file_key(number)) else {
-                continue;
-            };
             let place = place.load(Ordering::Relaxed);
-            if place < last {
+            let is_behind = std::mem::replace(&mut last, place) > place;
+            count += u64::from(is_behind);
+            let key = || self.dataset.files()?.file_key(number);
+            if is_behind
+                && damages.len() < DAMAGES_NAMED_MAX
+                && let Some(key) = key()
+            {
                 let message = format!(
                     "its name comes behind that of a file which it lay before: streams look for other bytes in its place, until {} takes the new names in",
                     self.dataset.how_to_index_anew()
@@ -126,9 +129,8 @@ impl Files {
                     ..Damage::of_shard(&key, DamageKind::SampleCrc, message)
                 });
             }
-            last = place;
         }
-        damages
+        (count, damages)
     }
 
     pub(super) async fn verify_shard(
@@ -228,7 +230,8 @@ impl Finder<'_> {
             .filter(|(column, _)| label.is_none_or(|(label, _)| label != *column))
             .filter_map(|(column, (spans, field))| Some((spans.get(number)?, column, field)))
             .collect();
-        fields.sort_unstable_by_key(|(span, column, _)| (span.start, *column));
+        // Of two that begin at one place, the first has no bytes.
+        fields.sort_unstable_by_key(|(span, column, _)| (span.start, span.end, *column));
         let mut meant = Vec::with_capacity(fields.len());
         for (span, column, field) in &fields {
             let size = span.len() as u64;

@@ -580,8 +580,8 @@ class StreamDataset(IterableDataset[Any]):
         self._loaded: Place | None = None
         # Shared with workers that live on from one epoch to the next, and by those that do not: the epoch,
         # whether an iteration has given something, whether there is nothing more to say about that, whether
-        # the last one was begun by workers, and the number behind an epoch that a loaded state had ended.
-        self._share(torch.zeros(5, dtype=torch.int64, device="cpu"))
+        # the last one was begun by workers, and the epoch of which a loaded state was the end.
+        self._share(torch.tensor([0, 0, 0, 0, -1], dtype=torch.int64, device="cpu"))
         if check_ranks:
             # Workers cannot ask each other.
             _open_together(prepare, must_compare=True).close()
@@ -594,6 +594,13 @@ class StreamDataset(IterableDataset[Any]):
         self._said = said
         parts = said.split(1)  # type: ignore[no-untyped-call, unused-ignore]
         self._epoch, self._has_given, self._is_settled, self._has_workers, self._ended = parts
+
+    def __copy__(self) -> Self:
+        """Give one with an epoch of its own: what it is used for is not told of this one."""
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(vars(self))
+        copied._share(self._said.clone())
+        return copied
 
     def __getstate__(self) -> dict[str, Any]:
         shared = dict.fromkeys(("_epoch", "_has_given", "_is_settled", "_has_workers", "_ended"))
@@ -611,8 +618,8 @@ class StreamDataset(IterableDataset[Any]):
 
     def _tell_of_repetition(self, epoch: int) -> None:
         """Warn once of an epoch that is given again: nobody has chosen it, or a state was of its end."""
-        if self._ended[0] == epoch + 1:
-            self._ended[0] = 0
+        if self._ended[0] == epoch:
+            self._ended[0] = -1
             warnings.warn(
                 f"the state that was loaded is the end of epoch {epoch}, which is given again now: call "
                 f"set_epoch({epoch + 1}) for the next one",
@@ -676,7 +683,7 @@ class StreamDataset(IterableDataset[Any]):
         epoch = int(self._epoch[0])
         place.enter(epoch)
         if loaded is not None and place.is_over and self._speaks(worker):
-            self._ended[0] = epoch + 1
+            self._ended[0] = epoch
         opened = None if loaded is None or place.is_over else self._open(place, epoch)
         self._place, self._loaded = place, None
         return self._batches(place, epoch, opened, is_loaded=loaded is not None)
@@ -692,7 +699,8 @@ class StreamDataset(IterableDataset[Any]):
             self._tell_of_repetition(epoch)
         if place.is_over:
             return
-        with opened or self._open(place, epoch) as batches:
+        # One that is opened and has nothing left is no true value.
+        with self._open(place, epoch) if opened is None else opened as batches:
             while (ahead := batches._look()) is not None:
                 # Views of memory, which a transform may give, cannot be pickled: torch would wait for ever.
                 value = tensors(ahead.value)
@@ -748,7 +756,11 @@ class StreamDataset(IterableDataset[Any]):
         Workers do not stand at the same place. In a shuffled order each has lanes of its own, whatever its
         batches are; in the order of the shards they take turns, batch by batch.
         """
-        if worker is not None and not self.options.get("shuffle") and position["batch"] != own["batch"]:
+        if (
+            worker is not None
+            and not self.options.get("shuffle")
+            and position.get("batch", own["batch"]) != own["batch"]
+        ):
             ranks = worker["workers"] * worker["world"]
             raise PreconditionError(
                 f"batch_size was {position['batch'] // ranks} and is {own['batch'] // ranks}: workers of a "

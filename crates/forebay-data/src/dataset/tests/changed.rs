@@ -294,6 +294,24 @@ async fn files_of_another_order_are_named() {
 }
 
 #[tokio::test]
+async fn files_without_bytes_lie_before_those_that_begin_at_their_place() {
+    // The first sample makes png the first column; in the second one, what has no bytes comes before it.
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for (name, text) in [
+        ("0.png", "0"),
+        ("1.json", ""),
+        ("1.png", "1"),
+        ("2.json", "{}"),
+        ("2.png", ""),
+    ] {
+        put(&*store, name, text).await;
+    }
+    let saved = Dataset::open(Arc::clone(&store), &context(), &saving()).await;
+    assert_eq!(saved.unwrap().manifest().spec().name, FILES);
+    assert_eq!(found(&store).await, (vec![], 3));
+}
+
+#[tokio::test]
 async fn of_several_images_of_a_name_and_other_sizes_all_are_told() {
     let store = indexed(&["cat/0.jpg", "cat/1.jpg"]).await;
     put(&*store, "cat/1.jpg", "longer than before").await;

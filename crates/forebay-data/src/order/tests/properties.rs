@@ -68,6 +68,22 @@ proptest! {
     }
 
     #[test]
+    fn shards_are_read_by_one_rank_but_at_the_borders_of_their_lanes(shards in shards(), spec in specs()) {
+        let spec = OrderSpec { shuffle: true, last: Last::Drop, limit: None, ..spec };
+        prop_assume!(Order::new(shards.clone(), spec.clone()).is_ok());
+        let touched = |rank: u32, world: u32| -> BTreeSet<u32> {
+            let plan = Order::new(shards.clone(), respec(&spec, rank, world)).unwrap().epoch(0);
+            let lanes = plan.lanes().flat_map(|lane| lane_samples(&plan.lane(lane).unwrap(), 0));
+            lanes.map(|(shard, _)| shard).collect()
+        };
+        let alone = touched(0, 1).len();
+        for world in worlds(&spec) {
+            let reads: usize = (0..world).map(|rank| touched(rank, world).len()).sum();
+            prop_assert!(reads < alone + world as usize, "{} reads of {} shards by {} ranks", reads, alone, world);
+        }
+    }
+
+    #[test]
     fn samples_come_once_and_ranks_get_alike(shards in shards(), spec in specs()) {
         let Ok(order) = Order::new(shards.clone(), spec.clone()) else { return Ok(()) };
         let samples = order.inner.samples;
