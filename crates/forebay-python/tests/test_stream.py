@@ -182,7 +182,7 @@ def test_arguments_of_a_wrong_type_are_named(data: Path) -> None:
 
 
 def test_parameters_of_a_format_are_named(data: Path) -> None:
-    with pytest.raises(forebay.InvalidInputError, match="^format: .*not JSON serializable"):
+    with pytest.raises(forebay.InvalidInputError, match=r"^format: .*not JSON serializable"):
         forebay.stream(data, batch_size=5, format={"name": "wds", "columns": {"cls"}})
 
 
