@@ -419,7 +419,11 @@ fn check_version(path: &Path, stamp: &Stamp, options: &ReadOptions) -> Result<()
     match &options.version {
         Some(version) if *version != stamp.version() => {
             let message = format!("version {version} was asked for, but it is {}", stamp.version());
-            Err(Error::new(ErrorKind::Precondition, "read", message).at(path.display()))
+            Err(Error::new(ErrorKind::Precondition, "read", message)
+                .at(path.display())
+                .with_hint(
+                    "the file was written, moved or given other rights since it was opened: open it again",
+                ))
         }
         _ => Ok(()),
     }

@@ -515,3 +515,36 @@ fn rows_of_parquet_are_streamed_verified_and_looked_at() {
         .exits(2)
         .says(&["x.parquet", "row group 1", "checksum"]);
 }
+
+/// A `.bin` may be anything, but not where it is numbered as those are that were indexed: an epoch would lack what was added.
+#[test]
+fn token_files_that_are_new_are_told_by_their_numbers() {
+    let sandbox = Sandbox::new();
+    for name in ["d/shard-000.bin", "d/shard-009.bin"] {
+        sandbox.file(name, 1600);
+    }
+    let tokens = ["--format", "tokens", "--tokens", "8", "--dtype", "uint16"];
+    sandbox
+        .run([&["index", "-q", "d"], &tokens[..]].concat())
+        .exits(0);
+    sandbox.file("d/val.bin", 160);
+    sandbox.file("d/shard-more.bin", 160);
+    sandbox.run(["verify", "d"]).exits(0);
+    sandbox.run(["stream", "d"]).exits(0);
+    sandbox.file("d/shard-010.bin", 1600);
+    let told = sandbox.run(["verify", "d"]).exits(1);
+    assert!(told.out.contains("shard-010.bin: unlisted"), "{}", told.out);
+    sandbox
+        .run(["stream", "d"])
+        .exits(1)
+        .says(&["shard-010.bin", "is not in the manifest"]);
+    // Nor is an index of one of them made in the place of that of all.
+    std::fs::remove_file(sandbox.path("d/_forebay.fbi")).unwrap();
+    sandbox
+        .run([&["index", "d/shard-000.bin"], &tokens[..]].concat())
+        .exits(2)
+        .says(&["is not among those that are named"]);
+    sandbox
+        .run([&["index", "-q", "d/val.bin"], &tokens[..]].concat())
+        .exits(0);
+}

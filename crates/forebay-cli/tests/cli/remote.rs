@@ -304,7 +304,7 @@ fn data_sets_in_a_bucket_are_indexed_inspected_and_streamed() {
     sandbox
         .run(["index", &url])
         .exits(0)
-        .says(&["120 samples in 3 shards"]);
+        .says(&["indexed 3 shards of format wds with 120 samples"]);
     let keys = stream(&[]);
     assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), 120);
     assert_eq!(stream(&["--cache", "cache:1GiB"]), keys);

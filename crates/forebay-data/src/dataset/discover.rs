@@ -93,11 +93,48 @@ impl Family {
     pub(super) fn is_of(self, format: &str) -> bool {
         self.name() == format || (self == Self::Parquet && format == PETASTORM)
     }
+}
 
-    /// True when every object of such a name is a shard; MDS lists its shards in an index, and a `.bin` may be anything.
-    pub(super) fn is_listed(self) -> bool {
-        !matches!(self, Self::Mds | Self::Tokens)
+/// Tells by their names which objects are shards of a data set that has some already.
+#[derive(Debug)]
+pub(super) struct Siblings<'a> {
+    format: &'a str,
+    /// Names of the shards of tokens, without their numbers.
+    numbered: HashSet<String>,
+}
+
+impl<'a> Siblings<'a> {
+    /// Of shards of a format.
+    pub(super) fn of<'k>(format: &'a str, shards: impl Iterator<Item = &'k Key>) -> Self {
+        let shards = shards.filter(|_| Family::Tokens.is_of(format));
+        Self {
+            format,
+            numbered: shards.map(unnumbered).collect(),
+        }
     }
+
+    /// True of an object that is one by its name. MDS lists its shards in an index. A `.bin` may be anything, and `val.bin` beside `train.bin` is another data set: of
+    /// tokens, those are that are numbered as they are.
+    pub(super) fn has(&self, key: &Key) -> bool {
+        let family = family_of(key).filter(|family| family.is_of(self.format));
+        family.is_some_and(|family| match family {
+            Family::Mds => false,
+            Family::Tokens => self.numbered.contains(&unnumbered(key)),
+            _ => true,
+        })
+    }
+}
+
+/// A key with a zero for each of its numbers.
+fn unnumbered(key: &Key) -> String {
+    let mut unnumbered = String::with_capacity(key.as_str().len());
+    for c in key.as_str().chars() {
+        let c = if c.is_ascii_digit() { '0' } else { c };
+        if c != '0' || !unnumbered.ends_with('0') {
+            unnumbered.push(c);
+        }
+    }
+    unnumbered
 }
 
 /// Last parts of names that say how an object is compressed; what it holds is said before them.

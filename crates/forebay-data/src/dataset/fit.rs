@@ -9,7 +9,7 @@ use forebay_store::{Entry, ListOptions, ObjectMeta, Store};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::advice::Advice;
-use super::discover::family_of;
+use super::discover::Siblings;
 use super::{OpenOptions, Touched, or_missing};
 use crate::manifest::{MANIFEST_NAME, Manifest, Shard, digest_u64};
 
@@ -232,6 +232,7 @@ async fn listing(
         .enumerate()
         .map(|(number, shard)| (&shard.key, number))
         .collect();
+    let siblings = Siblings::of(&manifest.spec().name, numbers.keys().copied());
     let mut metas = vec![None; numbers.len()];
     let mut unlisted = Vec::new();
     let mut rows = store.list(&Key::ROOT, ListOptions { recursive: true });
@@ -249,15 +250,13 @@ async fn listing(
         };
         match numbers.get(&meta.key) {
             Some(number) => metas[*number] = Some(meta),
-            None => {
-                let family = family_of(&meta.key).filter(|_| meta.key.file_name() != MANIFEST_NAME);
-                if family.is_some_and(|family| family.is_listed() && family.is_of(&manifest.spec().name)) {
-                    unlisted.push(Misfit {
-                        key: meta.key,
-                        mismatch: Mismatch::Unlisted,
-                    });
-                }
+            None if meta.key.file_name() != MANIFEST_NAME && siblings.has(&meta.key) => {
+                unlisted.push(Misfit {
+                    key: meta.key,
+                    mismatch: Mismatch::Unlisted,
+                });
             }
+            None => {}
         }
     }
     Ok((metas, unlisted))

@@ -11,7 +11,7 @@ use forebay_store::{Context, PutMode, Store};
 use futures::stream::{self, StreamExt};
 use tokio::task::JoinHandle;
 
-use super::discover::{family_of, list};
+use super::discover::{Siblings, list};
 use super::fit::is_listable;
 use super::{Discovered, OpenOptions, Progress, UseManifest, is_absent, manifest_place};
 use crate::format::{Format, Tabulated, tabulate};
@@ -79,11 +79,10 @@ pub(super) async fn refuse_part(store: &Arc<dyn Store>, found: &Discovered) -> R
         Err(error) => return Err(error),
     };
     let named: HashSet<&Key> = found.shards.iter().map(|meta| &meta.key).collect();
-    let is_shard =
-        |key: &Key| family_of(key).is_some_and(|family| family.is_listed() && family.is_of(&found.spec.name));
+    let siblings = Siblings::of(&found.spec.name, named.iter().copied());
     let other = listed
         .iter()
-        .find(|meta| is_shard(&meta.key) && !named.contains(&meta.key));
+        .find(|meta| siblings.has(&meta.key) && !named.contains(&meta.key));
     let Some(other) = other else {
         return Ok(());
     };

@@ -24,6 +24,8 @@ impl FromStr for BadPolicy {
             Some(("skip", max)) => max.parse().ok().map(|max| Self::Skip { max }),
             Some(("quarantine", rest)) => match rest.split_once(':').map(|(max, folder)| (max.parse(), folder)) {
                 Some((Ok(max), folder)) => quarantine(max, folder),
+                // A number alone is the most that may be bad, and no folder.
+                None if rest.bytes().all(|byte| byte.is_ascii_digit()) => None,
                 _ => quarantine(BAD_DEFAULT_MAX, rest),
             },
             _ => None,
@@ -67,6 +69,7 @@ mod tests {
             "quarantine",
             "quarantine:",
             "quarantine:3:",
+            "quarantine:3",
         ] {
             assert!(text.parse::<BadPolicy>().unwrap_err().hint().is_some(), "{text}");
         }

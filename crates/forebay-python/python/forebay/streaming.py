@@ -175,7 +175,7 @@ class Ahead(NamedTuple):
     """A batch that is made and not given yet."""
 
     # Its number in its epoch, and whether it is the last one there.
-    index: int
+    number: int
     is_last: bool
     # Batches of the epoch that the one behind it is in.
     batches: int
@@ -285,7 +285,7 @@ class Stream(Iterator[Batch]):
                 raise StopIteration
             # From here to the caller nothing is called, so no interruption comes between: whatever ends this
             # earlier, the batch comes again, and the state is the one before it.
-            self.index, self._batches = ahead.index, ahead.batches
+            self.index, self._batches = ahead.number, ahead.batches
             self._given += 1
         finally:
             self._is_busy = False

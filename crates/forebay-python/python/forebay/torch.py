@@ -260,7 +260,7 @@ class StreamLoader:
                 self._next = taken
             else:
                 self._after = taken
-            stream.index, stream._batches = ahead.index, ahead.batches
+            stream.index, stream._batches = ahead.number, ahead.batches
             stream._given += 1
         finally:
             stream._is_busy = False
@@ -711,7 +711,7 @@ class StreamDataset(IterableDataset[Any]):
                     self._has_given[0] = 1
                 # From here to the caller nothing is called, so no interruption comes between: whatever ends
                 # this earlier, the state is the one before the batch.
-                batches.index, batches._batches = ahead.index, ahead.batches
+                batches.index, batches._batches = ahead.number, ahead.batches
                 batches._given += 1
                 place.position, place.is_over = position, ahead.is_last
                 yield ready
