@@ -240,7 +240,10 @@ pub async fn pack(
         _ => run.pack(notes).await,
     };
     if let Err(error) = &packed
-        && matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported)
+        && matches!(
+            error.kind(),
+            ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::Corrupt
+        )
     {
         // Where that fails the plan stays, which costs an `--overwrite`.
         let _ = run.target.withdraw(&plan).await;
