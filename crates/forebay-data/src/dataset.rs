@@ -251,6 +251,7 @@ impl Dataset {
         {
             return Err(other_format(format, manifest.spec(), &advice));
         }
+        let advice = advice.of(manifest.spec());
         let manifest = match &options.shards {
             Some(keys) => manifest.select(&fit::numbers_of(&store, &manifest, keys, &advice).await?)?,
             None => manifest,

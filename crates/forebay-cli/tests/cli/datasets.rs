@@ -537,7 +537,15 @@ fn token_files_that_are_new_are_told_by_their_numbers() {
     sandbox
         .run(["stream", "d"])
         .exits(1)
-        .says(&["shard-010.bin", "is not in the manifest"]);
+        .says(&["shard-010.bin", "is not in the manifest"])
+        .says(&[
+            "forebay index --format tokens --param dtype=uint16 --param tokens=8 --force [DIR]/here/d takes",
+        ]);
+    let anew = ["--param", "dtype=uint16", "--param", "tokens=8", "--force", "d"];
+    sandbox
+        .run([&["index", "--format", "tokens"], &anew[..]].concat())
+        .exits(0)
+        .says(&["5 shards of format tokens"]);
     // Nor is an index of one of them made in the place of that of all.
     std::fs::remove_file(sandbox.path("d/_forebay.fbi")).unwrap();
     sandbox

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay_core::{Error, ErrorKind, Key, Location, Result};
 use forebay_store::Store;
 
-use super::{OpenOptions, aside, has_former, manifest_place};
+use super::{OpenOptions, aside, has_former, manifest_place, registry};
 use crate::manifest::{FormatSpec, MANIFEST_NAME};
 
 /// The commands that advice about the manifest of a data set names.
@@ -47,6 +47,28 @@ impl Advice {
             anew,
             verify,
         })
+    }
+
+    /// Of a manifest whose format the shards do not tell: how many tokens make a sample, and that images in directories are no classes.
+    pub(super) fn of(mut self, spec: &FormatSpec) -> Self {
+        let is_told = match spec.name.as_str() {
+            "tokens" => spec.params.is_empty(),
+            registry::FILES => spec.params.get("layout").is_none_or(|layout| layout != "tree"),
+            _ => true,
+        };
+        if !is_told {
+            let params = spec.params.iter().map(|(name, value)| {
+                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                format!(" --param {name}={value}")
+            });
+            let format = format!(
+                "forebay index --format {}{}",
+                spec.name,
+                params.collect::<String>()
+            );
+            self.anew = self.anew.replacen("forebay index", &format, 1);
+        }
+        self
     }
 }
 
