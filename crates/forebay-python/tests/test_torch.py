@@ -702,17 +702,6 @@ def test_epochs_that_cannot_be_are_refused(data: Path) -> None:
         assert next(iter(dataset)).epoch == 2
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_is_no_data_set_for_a_loader(data: Path, workers: int) -> None:
-    from forebay.torch import StreamLoader
-    from torch.utils.data import DataLoader
-
-    with StreamLoader(data, batch_size=10) as loader:
-        with pytest.raises(forebay.UnsupportedError, match="put a StreamDataset"):
-            next(iter(DataLoader(loader, batch_size=None, num_workers=workers)))  # type: ignore[arg-type]
-        assert sorted(names(loader)) == keys()
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_batches_are_not_put_into_batches(data: Path, workers: int) -> None:
     from forebay.torch import StreamDataset

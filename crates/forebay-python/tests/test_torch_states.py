@@ -1,4 +1,4 @@
-"""States of a data set under loaders of torch and torchdata: nothing comes again, nor goes missing."""
+"""Data sets under loaders of torch and torchdata, and their states: nothing comes again, nor goes missing."""
 
 from __future__ import annotations
 
@@ -56,6 +56,17 @@ class Counted:
 
 def lists(batches: Any, count: int | None = None) -> list[list[str]]:
     return [batch["__key__"].list() for batch in itertools.islice(batches, count)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_is_no_data_set_for_a_loader(data: Path, workers: int) -> None:
+    from forebay.torch import StreamLoader
+    from torch.utils.data import DataLoader
+
+    with StreamLoader(data, batch_size=10) as loader:
+        with pytest.raises(forebay.UnsupportedError, match="put a StreamDataset"):
+            next(iter(DataLoader(loader, batch_size=None, num_workers=workers)))  # type: ignore[arg-type]
+        assert sorted(names(loader)) == keys()
 
 
 @pytest.mark.parametrize("given", [0, 1, 5, 12])
